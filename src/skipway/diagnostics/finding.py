@@ -1,0 +1,58 @@
+"""A finding: what is wrong, where, by which evidence, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from skipway.errors import UnknownNameError
+
+__all__ = ["SEVERITIES", "Finding", "Severity", "at_least"]
+
+Severity = Literal["error", "warning", "info"]
+SEVERITIES: Final = ("error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One verdict of a rule.
+
+    Args:
+        rule: stable rule id, e.g. ``"gradient-vanishing"``.
+        severity: ``"error"``, ``"warning"`` or ``"info"``.
+        path: module path of the place, empty for the whole model.
+        evidence: the measured numbers by name.
+        fix: what to change, in words.
+        source: where the rule and its threshold come from.
+        message: what is wrong, in one sentence.
+    """
+
+    rule: str
+    severity: Severity
+    path: str
+    evidence: Mapping[str, float | int | str] = field(default_factory=dict)
+    fix: str = ""
+    source: str = ""
+    message: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON-ready values."""
+        return {
+            "rule": self.rule,
+            "severity": self.severity,
+            "path": self.path,
+            "message": self.message,
+            "evidence": dict(self.evidence),
+            "fix": self.fix,
+            "source": self.source,
+        }
+
+
+def at_least(severity: Severity, threshold: str) -> bool:
+    """Whether `severity` is `threshold` or graver; ``"never"`` is graver than all."""
+    if threshold == "never":
+        return False
+    if threshold not in SEVERITIES:
+        raise UnknownNameError("severity", threshold, [*SEVERITIES, "never"])
+    return SEVERITIES.index(severity) <= SEVERITIES.index(threshold)

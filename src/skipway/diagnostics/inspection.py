@@ -1,0 +1,93 @@
+"""The result of `skipway.inspect`: units, findings, what was measured and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from skipway.diagnostics.finding import Finding, Severity, at_least
+from skipway.units.unit import Unexplained, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["SCHEMA_VERSION", "Inspection"]
+
+SCHEMA_VERSION: Final = "1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What `skipway.inspect` found.
+
+    Args:
+        model: name or class of the model.
+        mode: ``"train"`` or ``"eval"``, as measured.
+        batch: the batch in words, e.g. ``"float32[2,3,224,224]"``.
+        loss: the loss in words.
+        profile: ``"structure"``, ``"fast"``, ``"default"`` or ``"thorough"``.
+        units: residual units in order of execution, all kinds.
+        findings: verdicts, gravest first.
+        unexplained: joins of the stream that are not reported as units, with the reason.
+        slopes: change per unit along the main stream, as natural logarithms: ``stream_rms``, ``grad_stream`` (from the
+            last unit to the first), ``similarity`` (plain difference); dimensionless.
+        totals: ``parameters``, ``flops``, ``activation_bytes``, ``operations`` (recorded) of the whole model.
+        runs: forward runs of the model by purpose, e.g. ``{"trace": 1, "measure": 1, "prove": 1}``.
+        notes: what was not looked at or done otherwise, and why.
+        environment: versions and device.
+        seconds: wall-clock time of the inspection.
+    """
+
+    model: str
+    mode: str
+    batch: str
+    loss: str
+    profile: str
+    units: list[Unit]
+    findings: list[Finding]
+    unexplained: list[Unexplained]
+    slopes: Mapping[str, float] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def worst(self, threshold: str = "error", ignore: tuple[str, ...] = ()) -> list[Finding]:
+        """Findings at or above `threshold`, rules in `ignore` left out."""
+        return [f for f in self.findings if f.rule not in ignore and at_least(f.severity, threshold)]
+
+    def count(self, severity: Severity) -> int:
+        """Number of findings of one severity."""
+        return sum(f.severity == severity for f in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inspection as JSON-ready values; `schema` names the version of this layout."""
+        return {
+            "schema": f"skipway.inspection/{SCHEMA_VERSION}",
+            "model": self.model,
+            "mode": self.mode,
+            "batch": self.batch,
+            "loss": self.loss,
+            "profile": self.profile,
+            "units": [u.to_dict() for u in self.units],
+            "findings": [f.to_dict() for f in self.findings],
+            "unexplained": [u.to_dict() for u in self.unexplained],
+            "slopes": dict(self.slopes),
+            "totals": dict(self.totals),
+            "runs": dict(self.runs),
+            "notes": list(self.notes),
+            "environment": dict(self.environment),
+            "seconds": self.seconds,
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """Units as a pandas DataFrame, a row each (needs the extra ``frame``)."""
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            from skipway.errors import MissingPackageError
+
+            raise MissingPackageError("pandas", "Inspection.to_frame", "frame") from None
+        return pd.DataFrame([u.to_dict() for u in self.units])

@@ -1,0 +1,190 @@
+"""The record of one run: operations as nodes of a graph, module calls as a tree.
+
+A node is *data* when its value depends on the model's input (parameters, buffers, masks and constants are not). Fused
+additions (``addmm``, ``addcmul``, ``lerp``, ``stack().sum()``) are split on entry, so that every join is an ``add``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from skipway.trace.ops import LOOKUP, RANDOM, SOURCELESS, VIEW
+
+__all__ = ["CONST", "PARAM", "RAND", "Address", "Graph", "ModuleCall", "Node", "Place"]
+
+PARAM: Final = 1
+CONST: Final = 2
+RAND: Final = 4
+
+
+class Place(NamedTuple):
+    """Where an operation runs, the same in every run of one model in one mode.
+
+    `ordinal` counts operations of one name within one call of one module, so it survives changes elsewhere.
+    """
+
+    path: str
+    call: int
+    op: str
+    ordinal: int
+
+
+class Address(NamedTuple):
+    """Where a torch function is called: stable also between no-grad and grad runs, and between modes."""
+
+    path: str
+    call: int
+    function: str
+    ordinal: int
+
+
+@dataclass(slots=True)
+class ModuleCall:
+    """One call of one module."""
+
+    id: int
+    path: str
+    number: int
+    parent: int
+    depth: int
+    cls: str
+
+
+@dataclass(slots=True)
+class Node:
+    """One operation or leaf.
+
+    Args:
+        op: name in the vocabulary of `skipway.trace.ops`, or ``param``, ``const``, ``input``.
+        inputs: ids of the tensors it reads, in argument order.
+        attrs: the arguments that classification needs (alpha, scalar, stride …).
+        data: whether the value depends on the model's input.
+        taint: for values that do not: PARAM, CONST and RAND bits of where they come from.
+        params: bit set of the parameters such a value was made from.
+    """
+
+    id: int
+    op: str
+    inputs: list[int]
+    attrs: dict[str, Any]
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    floating: bool
+    call: int
+    data: bool = False
+    taint: int = 0
+    params: int = 0
+    place: Place | None = None
+    address: Address | None = None
+    flops: int = 0
+    nbytes: int = 0
+
+
+@dataclass
+class Graph:
+    """Nodes in order of execution, module calls, outputs."""
+
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[ModuleCall] = field(default_factory=lambda: [ModuleCall(0, "", 0, -1, 0, "")])
+    outputs: list[int] = field(default_factory=list)
+    parameter_names: list[str] = field(default_factory=list)
+    parameter_sizes: list[int] = field(default_factory=list)
+    casts_carry_data: bool = False
+
+    def leaf(self, op: str, tensor: torch.Tensor, *, data: bool = False, taint: int = 0) -> Node:
+        """Add a parameter, constant or input."""
+        floating = tensor.is_floating_point() or tensor.is_complex()
+        node = Node(len(self.nodes), op, [], {}, tuple(tensor.shape), tensor.dtype, floating, 0, data, taint)
+        self.nodes.append(node)
+        return node
+
+    def add(
+        self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int
+    ) -> Node:
+        """Add an operation, splitting a fused addition into its parts; returns the node that holds the result."""
+        nodes = self.nodes
+        if op in RANDOM or op in SOURCELESS:
+            node = self._new(op, [], attrs, like, call)
+            node.taint = RAND if op in RANDOM else CONST
+            return node
+        if op in ("addmm", "baddbmm", "addbmm", "addmv") and len(inputs) == 3 and nodes[inputs[0]].data:
+            product = self._new("mm" if op in ("addmm", "addmv") else "bmm", inputs[1:], dict(attrs), like, call)
+            return self._new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
+        if op in ("addcmul", "addcdiv") and len(inputs) == 3:
+            product = self._new("mul" if op == "addcmul" else "div", inputs[1:], dict(attrs), like, call)
+            return self._new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
+        if op == "lerp" and len(inputs) >= 2:
+            weight = inputs[2:3]
+            scalar = attrs.get("scalar")
+            sides = [(1 - scalar) if scalar is not None else None, scalar]
+            parts = [
+                self._new(
+                    "mul", [inputs[i], *weight],
+                    {"lerp": "1-g" if i == 0 else "g", "scalar": sides[i], "synthetic": True}, like, call,
+                )
+                for i in (0, 1)
+            ]  # fmt: skip
+            return self._new("add", [parts[0].id, parts[1].id], {"fused": "lerp", **attrs}, like, call)
+        if op in ("sum", "mean") and len(inputs) == 1 and self._sums_a_stack(nodes[inputs[0]], like, attrs):
+            stack = nodes[inputs[0]]
+            return self._new("add", list(stack.inputs), {"fused": f"stack-{op}"}, like, call)
+        return self._new(op, inputs, attrs, like, call)
+
+    @staticmethod
+    def _sums_a_stack(stack: Node, like: torch.Tensor | Node, attrs: dict[str, Any]) -> bool:
+        if stack.op != "stack" or len(stack.inputs) < 2 or len(stack.shape) != len(like.shape) + 1:
+            return False
+        at = stack.attrs.get("dim", 0)
+        dims = attrs.get("dim")
+        if dims is None:
+            return False
+        dim = dims[0] if isinstance(dims, (list, tuple)) else dims
+        return bool(dim % len(stack.shape) == at % len(stack.shape))
+
+    def _new(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
+        if isinstance(like, Node):
+            floating = like.floating
+        else:
+            floating = like.is_floating_point() or like.is_complex()
+        node = Node(len(self.nodes), op, inputs, attrs, tuple(like.shape), like.dtype, floating, call)
+        self.nodes.append(node)
+        self.carry(node)
+        return node
+
+    def carry(self, node: Node) -> None:
+        """Work out whether a node is data, from its inputs."""
+        taint = params = 0
+        for i in node.inputs:
+            source = self.nodes[i]
+            if source.data:
+                # int → float casts make masks, not data, unless nothing else would be data (one-hot inputs).
+                if source.floating or not node.floating or node.op in LOOKUP or self.casts_carry_data:
+                    node.data = True
+            else:
+                taint |= source.taint
+                params |= source.params
+        node.taint, node.params = taint, params
+
+    def reseed(self) -> None:
+        """If no output depends on the input as traced, let integer casts carry data and work it out again."""
+        if not self.outputs or any(self.nodes[o].data for o in self.outputs):
+            return
+        self.casts_carry_data = True
+        for node in self.nodes:
+            if node.inputs:
+                self.carry(node)
+
+    def chain(self, call: int) -> list[int]:
+        """A module call and those around it, innermost first."""
+        out = []
+        while call >= 0:
+            out.append(call)
+            call = self.calls[call].parent
+        return out
+
+    def is_view(self, node: Node) -> bool:
+        """Whether a node holds the numbers of its one input."""
+        return node.op in VIEW
