@@ -11,6 +11,7 @@ from skipway.units.unit import Unexplained, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Group
 
 __all__ = ["SCHEMA_VERSION", "Inspection"]
 
@@ -81,6 +82,19 @@ class Inspection:
             "environment": dict(self.environment),
             "seconds": self.seconds,
         }
+
+    def __rich__(self) -> Group:
+        from skipway.report import inspection_parts, renderable
+
+        return renderable(inspection_parts(self))
+
+    def __repr__(self) -> str:
+        """The report as plain text, at most 100 columns wide."""
+        from skipway.report import inspection_parts, to_text
+
+        return to_text(inspection_parts(self))
+
+    __str__ = __repr__
 
     def to_frame(self) -> pd.DataFrame:
         """Units as a pandas DataFrame, a row each (needs the extra ``frame``)."""

@@ -1,0 +1,52 @@
+"""Lowering to JSON, strictly: what is not finite is written as a string, so that every reader can parse it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from skipway.parts import Part
+
+__all__ = ["dumps", "parts_to_dicts", "schema"]
+
+
+def dumps(value: object, *, indent: int | None = 2) -> str:
+    """Strict JSON of plain values; NaN and infinities become ``"nan"``, ``"inf"`` and ``"-inf"``."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def parts_to_dicts(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
+    """Parts as plain values, each with the name of its kind under ``part``."""
+    return [_plain(part) for part in parts]
+
+
+def schema(name: str = "inspection-1.0") -> dict[str, Any]:
+    """The JSON schema that is shipped under `name`."""
+    text = resources.files("skipway.report").joinpath("schema", f"{name}.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"part": type(value).__name__, **{f.name: _plain(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

@@ -1,0 +1,60 @@
+"""Numbers as a person reads them, in few characters."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["bytes_text", "count_text", "percent", "short", "span"]
+
+
+def short(value: float | None) -> str:
+    """Two to three significant digits in at most eight characters: ``0.83``, ``12.5``, ``1.2e-05``; ``–`` for None."""
+    if value is None:
+        return "–"
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 9995 or size < 0.0095:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        return f"{mantissa}e{int(exponent)}"
+    if size >= 99.5:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 9.95 else f"{value:.2f}"
+
+
+def span(values: tuple[float, float] | None) -> str:
+    """First and last value, ``0.83→1.3``; one number where both read the same."""
+    if values is None:
+        return "–"
+    first, last = short(values[0]), short(values[1])
+    return first if first == last else f"{first}→{last}"
+
+
+def percent(values: tuple[float, float] | None) -> str:
+    """A share, first and last, as whole percents: ``31→44%``."""
+    if values is None:
+        return "–"
+    if not all(math.isfinite(v) for v in values):
+        return span(values)
+    first, last = (f"{100 * v:.0f}" for v in values)
+    return f"{first}%" if first == last else f"{first}→{last}%"
+
+
+def count_text(value: float) -> str:
+    """A count with a unit prefix: ``25.6 M``, ``4.1 G``; below ten thousand in full: ``9,412``."""
+    if value < 10_000:
+        return f"{value:,.0f}"
+    for prefix, size in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.{1 if value >= 9.95 * size else 2}f} {prefix}"
+    return f"{value / 1e3:.1f} k"
+
+
+def bytes_text(value: float) -> str:
+    """Bytes in binary units: ``168 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{value / size:.{0 if value >= 99.5 * size else 1}f} {unit}"
+    return f"{value:.0f} B"

@@ -1,0 +1,125 @@
+"""Units as a road: repeated units folded, branches named by letter, obstacles listed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count, product
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Final
+
+from skipway.form import Op, UnitForm
+from skipway.parts import Obstacle, StreamMap, Stretch
+from skipway.report.folding import fold, folded_label
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from skipway.units.unit import Unit
+
+__all__ = ["stream_map"]
+
+# A shortcut longer than this is named by letter too, so that the line stays readable.
+LONGEST_SHORTCUT: Final = 18
+_TAIL: Final = frozenset({"scale", "gate", "dropout", "drop_path"})
+
+
+def stream_map(units: Sequence[Unit]) -> StreamMap:
+    """Fold the units of a model into stretches of road.
+
+    Units that follow each other are one stretch when form, shape, kind and level are equal; patterns of several units
+    (attention, MLP, attention, MLP …) fold too.
+    """
+    letters = _Letters()
+    keys = [(u.form, u.shape, u.kind, u.level, u.closed) for u in units]
+    stretches = [
+        _stretch([units[i] for i in run.members(offset)], letters) for run in fold(keys) for offset in range(run.period)
+    ]
+    return StreamMap(stretches=tuple(stretches), branches=tuple(letters.named.items()))
+
+
+def _stretch(units: Sequence[Unit], letters: _Letters) -> Stretch:
+    unit = units[0]
+    measured = [u.numbers for u in units]
+    shares = [_share(n.branch_rms, n.shortcut_rms) for n in measured]
+    return Stretch(
+        label=folded_label([u.path or "(model)" for u in units]),
+        count=len(units),
+        level=unit.level,
+        kind=unit.kind,
+        equation=letters.equation(unit.form),
+        shortcut=_obstacles(unit.form.shortcut) + _merge_obstacle(unit.form),
+        after=_obstacles(unit.form.after),
+        proved=all(u.proof_error is not None for u in units),
+        stream_rms=_ends([n.stream_rms for n in measured]),
+        branch_share=_ends(shares),
+        cosine=_ends([n.cosine for n in measured]),
+        grad=_ends([n.grad_stream for n in measured]),
+    )
+
+
+def _obstacles(ops: tuple[Op, ...]) -> tuple[Obstacle, ...]:
+    return tuple(Obstacle(op.kind, str(op)) for op in ops)
+
+
+def _merge_obstacle(form: UnitForm) -> tuple[Obstacle, ...]:
+    """A merge that scales the shortcut stands on the road, though no operation is listed there."""
+    return {
+        "lerp": (Obstacle("gate", "(1-g)"),), "mean": (Obstacle("scale", "0.5"),), "multiply": (Obstacle("gate", "F"),),
+    }.get(form.merge, ())  # fmt: skip
+
+
+def _share(branch: float | None, shortcut: float | None) -> float | None:
+    if branch is None or shortcut is None or branch + shortcut == 0:
+        return None
+    return branch / (branch + shortcut)
+
+
+def _ends(values: Sequence[float | None]) -> tuple[float, float] | None:
+    known = [v for v in values if v is not None]
+    return (known[0], known[-1]) if known else None
+
+
+class _Letters:
+    """Names branches A, B, C … in order of appearance, one letter a function."""
+
+    def __init__(self) -> None:
+        self.named: dict[str, str] = {}
+        self._by_text: dict[str, str] = {}
+        self._next = self._names()
+
+    @staticmethod
+    def _names() -> Iterator[str]:
+        for length in count(1):
+            yield from ("".join(letters) for letters in product(ascii_uppercase, repeat=length))
+
+    def name(self, ops: tuple[Op, ...]) -> str:
+        text = "·".join(str(op) for op in reversed(ops))
+        if text not in self._by_text:
+            self._by_text[text] = next(self._next)
+            self.named[self._by_text[text]] = text
+        return self._by_text[text]
+
+    def equation(self, form: UnitForm) -> str:
+        """The equation with every branch by letter; scales, gates and dropout at its end stay visible."""
+        stands_for: dict[str, str] = {}
+
+        def short(ops: tuple[Op, ...], kind: str) -> tuple[Op, ...]:
+            cut = len(ops)
+            while cut and ops[cut - 1].kind in _TAIL:
+                cut -= 1
+            if not cut:
+                return ops
+            letter = self.name(ops[:cut])
+            stands_for[f"{kind}[{letter}]"] = letter
+            return (Op(kind, letter), *ops[cut:])
+
+        shortcut = form.shortcut
+        if len("·".join(str(op) for op in shortcut)) > LONGEST_SHORTCUT:
+            shortcut = short(shortcut, "projection")
+        text = replace(
+            form, shortcut=shortcut, branch=short(form.branch, "weight"),
+            parallel=tuple(short(p, "weight") for p in form.parallel),
+        ).equation()  # fmt: skip
+        for token, letter in stands_for.items():
+            text = text.replace(token, letter)
+        return text.removeprefix("x' = ")

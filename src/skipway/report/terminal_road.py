@@ -1,0 +1,103 @@
+"""The stream map in a terminal: the road down the left edge, a line for every stretch."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from skipway.parts import OBSTACLES, StreamMap, Stretch
+from skipway.report.numbers import percent, span
+
+__all__ = ["SIGNS", "road"]
+
+# What stands on the road, each with its sign; the road itself is a plain line.
+SIGNS: Final = {
+    "activation": "▽", "norm": "◇", "projection": "▣", "weight": "■", "scale": "×", "gate": "◐", "dropout": "░",
+    "drop_path": "▒", "pool": "▾", "pad": "+", "slice": "÷",
+}  # fmt: skip
+ROAD: Final = "│"
+LABEL_WIDTH: Final = 27
+LEGEND_WIDTH: Final = 96
+_COLUMNS: Final = ("rms", "share", "cos", "grad")
+
+
+def road(part: StreamMap) -> RenderableType:
+    """The road from input to output, its legend, and the branches by letter."""
+    measured = any(s.stream_rms or s.grad or s.branch_share for s in part.stretches)
+    table = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    table.add_column("", no_wrap=True, justify="right")
+    table.add_column("x' =", overflow="fold")
+    for name in _COLUMNS if measured else ():
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_row(ROAD, RichText("input", "dim"))
+    for stretch in part.stretches:
+        table.add_row(
+            _gutter(stretch),
+            RichText(_middle(stretch.label)),
+            RichText(f"×{stretch.count}" if stretch.count > 1 else ""),
+            _equation(stretch),
+            *(_numbers(stretch) if measured else ()),
+        )
+    table.add_row(ROAD, RichText("output", "dim"))
+    return Group(table, *_branches(part), *_legend(part, measured=measured))
+
+
+def _numbers(stretch: Stretch) -> tuple[str, ...]:
+    """In the order of `_COLUMNS`."""
+    return span(stretch.stream_rms), percent(stretch.branch_share), span(stretch.cosine), span(stretch.grad)
+
+
+def _gutter(stretch: Stretch) -> RichText:
+    inside = f"{ROAD} " * stretch.level
+    if stretch.clean:
+        return RichText.assemble(inside, (ROAD, "green"))
+    signs = "".join(SIGNS[o.kind] for o in (*stretch.shortcut, *stretch.after))
+    return RichText.assemble(inside, (signs, "yellow"))
+
+
+def _equation(stretch: Stretch) -> RichText:
+    text = RichText(stretch.equation)
+    if stretch.kind != "unit":
+        text.append(f"  ({stretch.kind.replace('_', ' ')})", "cyan")
+    if not stretch.proved:
+        text.append("  (not proved)", "red")
+    return text
+
+
+def _middle(label: str) -> str:
+    """A long module path loses its middle, not its ends."""
+    if len(label) <= LABEL_WIDTH:
+        return label
+    keep = LABEL_WIDTH - 1
+    return f"{label[: keep // 3]}…{label[len(label) - (keep - keep // 3) :]}"
+
+
+def _branches(part: StreamMap) -> list[RichText]:
+    lines = []
+    for letter, chain in part.branches:
+        # Broken behind dots, so that no operation is torn apart.
+        wrapped = textwrap.wrap(chain.replace("·", "· "), LEGEND_WIDTH - len(letter) - 3, break_on_hyphens=False)
+        indent = " " * (len(letter) + 3)
+        lines.append(RichText(f"{letter} = " + f"\n{indent}".join(line.replace("· ", "·") for line in wrapped)))
+    return lines
+
+
+def _legend(part: StreamMap, *, measured: bool) -> list[RichText]:
+    present = {o.kind for s in part.stretches for o in (*s.shortcut, *s.after)}
+    signs = [f"{ROAD} clean"] if any(s.clean for s in part.stretches) else []
+    signs += [f"{SIGNS[kind]} {kind.replace('_', '-')}" for kind in OBSTACLES if kind in present]
+    lines = [RichText("road: " + " · ".join(signs), style="dim")]
+    if measured:
+        lines.append(
+            RichText(
+                "rms: of the stream · share: of the branch in branch + shortcut · cos: between them · grad: |∂loss/∂x|",
+                style="dim",
+            )
+        )
+    return lines

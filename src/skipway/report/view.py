@@ -1,0 +1,125 @@
+"""An inspection as a tree of parts: what a person is told, and in which order."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from skipway.parts import FindingPart, Part, Skipped, Text
+from skipway.report.numbers import bytes_text, count_text, short
+from skipway.report.road import stream_map
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipway.diagnostics.inspection import Inspection
+    from skipway.units.unit import Unexplained
+
+__all__ = ["inspection_parts"]
+
+MOST_UNEXPLAINED: Final = 5
+
+
+def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
+    """The parts of a report on one model: header, road, slopes, what is not known, findings last."""
+    parts: list[Part] = [Text(text=f"skipway · {inspection.model}", tone="title"), *_header(inspection)]
+    if inspection.units:
+        parts.append(stream_map(inspection.units))
+        parts.extend(_slopes(inspection))
+    parts.extend(_unexplained(inspection.unexplained))
+    parts.extend(Skipped(what=note) for note in inspection.notes)
+    parts.extend(_findings(inspection))
+    return tuple(parts)
+
+
+def _header(inspection: Inspection) -> list[Part]:
+    totals = inspection.totals
+    facts = [
+        text
+        for key, text in (
+            ("parameters", f"{count_text(totals.get('parameters', 0))} parameters"),
+            ("flops", f"{count_text(totals.get('flops', 0))}FLOP forward"),
+            ("activation_bytes", f"{bytes_text(totals.get('activation_bytes', 0))} made"),
+        )
+        if key in totals
+    ]
+    runs = sum(inspection.runs.values())
+    ran = [f"{runs} forward run{'s' * (runs != 1)}"] if runs else []
+    how = [
+        f"{inspection.mode} mode", f"batch {inspection.batch}", f"loss: {inspection.loss}",
+        f"profile {inspection.profile}", *ran, f"{inspection.seconds:.1f} s",
+    ]  # fmt: skip
+    found = _found(inspection)
+    return [found, Text(text=" · ".join([*facts, *how]), tone="muted")]
+
+
+def _found(inspection: Inspection) -> Text:
+    units = inspection.units
+    if not units:
+        return Text(
+            text="NO RESIDUAL UNITS FOUND: no place in this run joins a stream with a branch of its own.", tone="bad"
+        )
+    errors = [u.proof_error for u in units if u.proof_error is not None]
+    plain = [u for u in units if u.kind == "unit"]
+    kinds = [f"{len(plain)} residual unit{'s' * (len(plain) != 1)}"]
+    for kind in ("long_skip", "injection", "cell", "merge"):
+        count = sum(u.kind == kind for u in units)
+        if count:
+            kinds.append(f"{count} {kind.replace('_', ' ')}{'s' * (count != 1)}")
+    found = ", ".join(kinds)
+    if not errors:
+        return Text(text=f"{found}, none proved (no proof was asked for)", tone="warning")
+    proved = "each proved" if len(errors) == len(units) else f"{len(errors)} of {len(units)} proved"
+    worst = f"worst proof error {short(max(errors))} eps"
+    return Text(text=f"{found}, {proved} ({worst})", tone="good" if len(errors) == len(units) else "warning")
+
+
+def _slopes(inspection: Inspection) -> list[Part]:
+    words = []
+    slopes = inspection.slopes
+    if (rms := slopes.get("stream_rms")) is not None:
+        words.append(f"stream rms ×{short(_exp(rms))}")
+    if (grad := slopes.get("grad_stream")) is not None:
+        words.append(f"gradient ×{short(_exp(grad))} (backwards, last unit to first)")
+    if (similarity := slopes.get("similarity")) is not None:
+        words.append(f"similarity {similarity:+.4f}")
+    words.extend(
+        f"{name.replace('_', ' ')} {value:+.4f}"
+        for name, value in slopes.items()
+        if name not in ("stream_rms", "grad_stream", "similarity")
+    )
+    return [Text(text="per unit: " + ", ".join(words))] if words else []
+
+
+def _exp(slope: float) -> float:
+    try:
+        return math.exp(slope)
+    except OverflowError:
+        return math.inf
+
+
+def _unexplained(joins: Sequence[Unexplained]) -> list[Part]:
+    """Joins that are not reported as units, those with one reason together."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for join in joins:
+        by_reason.setdefault((join.op, join.reason), []).append(join.path)
+    parts: list[Part] = []
+    for (op, reason), paths in list(by_reason.items())[:MOST_UNEXPLAINED]:
+        where = paths[0] if len(paths) == 1 else f"{paths[0]} … {paths[-1]} ×{len(paths)}"
+        parts.append(Skipped(what=f"join not explained: {op} in {where}", why=reason))
+    left = sum(len(paths) for paths in list(by_reason.values())[MOST_UNEXPLAINED:])
+    if left:
+        parts.append(Skipped(what=f"{left} more joins not explained", why="the JSON report lists all"))
+    return parts
+
+
+def _findings(inspection: Inspection) -> list[Part]:
+    if not inspection.findings:
+        return [Text(text="no findings", tone="good")]
+    return [
+        FindingPart(
+            rule=f.rule, severity=f.severity, path=f.path, message=f.message, evidence=dict(f.evidence), fix=f.fix,
+            source=f.source,
+        )
+        for f in inspection.findings
+    ]  # fmt: skip
