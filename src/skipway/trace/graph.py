@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from skipway.trace.ops import LOOKUP, RANDOM, SOURCELESS, VIEW
+from skipway.trace.ops import LOOKUP, RANDOM, SOURCELESS
 
 __all__ = ["CONST", "PARAM", "RAND", "Address", "Graph", "ModuleCall", "Node", "Place"]
 
@@ -64,6 +64,8 @@ class Node:
         data: whether the value depends on the model's input.
         taint: for values that do not: PARAM, CONST and RAND bits of where they come from.
         params: bit set of the parameters such a value was made from.
+        source, ordinal: the operation it was recorded from (a fused one gives several nodes) and its count; see `Place`.
+        address: the torch function call it was made in, if any.
     """
 
     id: int
@@ -77,7 +79,8 @@ class Node:
     data: bool = False
     taint: int = 0
     params: int = 0
-    place: Place | None = None
+    source: str = ""
+    ordinal: int = 0
     address: Address | None = None
     flops: int = 0
     nbytes: int = 0
@@ -185,6 +188,7 @@ class Graph:
             call = self.calls[call].parent
         return out
 
-    def is_view(self, node: Node) -> bool:
-        """Whether a node holds the numbers of its one input."""
-        return node.op in VIEW
+    def place(self, node: Node) -> Place:
+        """Where a later run in the same mode finds this operation."""
+        call = self.calls[node.call]
+        return Place(call.path, call.number, node.source, node.ordinal)

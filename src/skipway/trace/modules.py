@@ -1,0 +1,77 @@
+"""Which module call is running: a tree of calls, numbered, kept by hooks that serve one run."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from skipway.trace.graph import ModuleCall
+
+__all__ = ["ModuleStack", "eager"]
+
+
+class ModuleStack:
+    """Context manager: while it is open, `top` is the module call that runs.
+
+    Global hooks are used, so nothing is put on the model; a call by a module that the model does not own (made during
+    forward) is named after its owner and class.
+    """
+
+    def __init__(self, model: nn.Module, calls: list[ModuleCall] | None = None) -> None:
+        self.calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
+        self._names: dict[int, str] = {}
+        for name, module in model.named_modules(remove_duplicate=False):
+            self._names.setdefault(id(module), name)
+        self._numbers: Counter[str] = Counter()
+        self._open = [0]
+        self._handles = ExitStack()
+        self.top = 0
+
+    def __enter__(self) -> ModuleStack:
+        for handle in (
+            module_hooks.register_module_forward_pre_hook(self._enter),
+            module_hooks.register_module_forward_hook(self._leave, always_call=True),
+        ):
+            self._handles.callback(handle.remove)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._handles.close()
+
+    @property
+    def innermost_path(self) -> str:
+        """Module path of the running call."""
+        return self.calls[self.top].path
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        parent = self.calls[self.top]
+        path = self._names.get(id(module))
+        if path is None:
+            path = f"{parent.path}?{type(module).__name__}"
+        number = self._numbers[path]
+        self._numbers[path] += 1
+        call = ModuleCall(len(self.calls), path, number, parent.id, len(self._open), type(module).__name__)
+        self.calls.append(call)
+        self._open.append(call.id)
+        self.top = call.id
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._open.pop()
+        self.top = self._open[-1]
+
+
+def eager() -> AbstractContextManager[object]:
+    """Run compiled parts as plain Python, if anything was compiled in this process."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is None:
+        return ExitStack()
+    return torch.compiler.set_stance("force_eager")

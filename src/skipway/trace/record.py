@@ -1,0 +1,312 @@
+"""Record one forward run, operation by operation: a dispatch mode for the graph, a function mode for addresses.
+
+The dispatch mode sees what is really computed (in-place writes, views, scripted and checkpointed code, the inside of
+custom autograd functions). The function mode gives each operation an address that later runs can find again, and its
+presence alone switches off fused paths that would hide a join.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from skipway.trace import ops
+from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
+from skipway.trace.graph import CONST, PARAM, Address, Graph, Node
+from skipway.trace.modules import ModuleStack, eager
+from skipway.trace.preserve import Preserved, preserved
+
+__all__ = ["Operation", "Trace", "operation", "record"]
+
+# Operations whose non-tensor arguments classification reads.
+_WITH_ATTRIBUTES: Final = (
+    ops.MULTIPLY | ops.ADD | ops.PAD | ops.CONVOLUTION | ops.POOL | ops.DROPOUT | ops.ACTIVATION | ops.NORM
+    | frozenset("slice select pow sum mean stack cat addmm baddbmm addbmm addmv addcmul addcdiv lerp as_strided".split())
+)  # fmt: skip
+_SPLITS: Final = frozenset("split split_with_sizes chunk unbind unsafe_split unsafe_chunk tensor_split".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An ATen overload as recording needs it."""
+
+    op: str
+    writes: tuple[int, ...]
+    writes_keywords: tuple[str, ...]
+    names: tuple[str, ...]
+    flops: Callable[..., int] | None
+
+
+_known: dict[Any, Operation] = {}
+
+
+def operation(func: Any) -> Operation:
+    """What is known of an ATen overload (kept: the schema never changes)."""
+    known = _known.get(func)
+    if known is None:
+        schema = func._schema
+        written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        known = _known[func] = Operation(
+            op=schema.name.split("::")[1].strip("_"),
+            writes=tuple(i for i, w in enumerate(written) if w),
+            writes_keywords=tuple(a.name for a, w in zip(schema.arguments, written, strict=True) if w),
+            names=tuple(a.name for a in schema.arguments),
+            flops=flop_registry.get(func._overloadpacket),
+        )
+    return known
+
+
+@dataclass
+class Trace:
+    """A recorded run: its graph and how much of the model it saw."""
+
+    graph: Graph
+    operations: int
+    writes_parameters: bool
+
+
+class _Addresses(TorchFunctionMode):
+    """Keeps the address of the torch function that is being called."""
+
+    def __init__(self, stack: ModuleStack) -> None:
+        super().__init__()
+        self.current: Address | None = None
+        self._stack = stack
+        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "__get__":  # a property such as Tensor.shape
+            return func(*args, **(kwargs or {}))
+        before = self.current
+        self.current = self.next(name)
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.current = before
+
+    def next(self, name: str) -> Address:
+        """The address of the next call of a function of this name here."""
+        top = self._stack.top
+        ordinal = self._counts[top, name]
+        self._counts[top, name] = ordinal + 1
+        call = self._stack.calls[top]
+        return Address(call.path, call.number, name, ordinal)
+
+
+class _Recorder(TorchDispatchMode):
+    """Turns dispatched operations into nodes.
+
+    A tensor is known by what it shows of which storage, not by its Python object; weak references keep storage
+    addresses from being reused without keeping their memory.
+    """
+
+    def __init__(self, graph: Graph, stack: ModuleStack, addresses: _Addresses, snapshot: Preserved) -> None:
+        super().__init__()
+        self.graph, self.count = graph, 0
+        self._stack, self._addresses, self._snapshot = stack, addresses, snapshot
+        self._leaves: dict[int, tuple[str, int]] = {}
+        self._views: dict[Any, dict[Any, tuple[int, int]]] = {}
+        self._writes: defaultdict[Any, list[tuple[int, int, int]]] = defaultdict(list)
+        self._alive: dict[Any, Any] = {}
+        self._sizes: dict[Any, int] = {}
+        self._time = 0
+        self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
+
+    def own(self, model: nn.Module) -> None:
+        """Learn which storages are parameters and buffers."""
+        for name, parameter in model.named_parameters():
+            storage, _ = _identity(parameter)
+            self._leaves.setdefault(storage, ("param", len(self.graph.parameter_names)))
+            self.graph.parameter_names.append(name)
+            self.graph.parameter_sizes.append(parameter.numel())
+        for buffer in model.buffers():
+            self._leaves.setdefault(_identity(buffer)[0], ("const", 0))
+
+    def know(self, tensor: torch.Tensor, node: int, *, write: bool = False) -> None:
+        """Remember that `tensor` holds the value of `node`."""
+        storage, view = _identity(tensor)
+        self._time += 1
+        shown = self._views.get(storage)
+        if shown is None:
+            shown = self._views[storage] = {}
+            if view is None:
+                self._alive[storage] = tensor
+            else:
+                untyped = tensor.untyped_storage()
+                self._alive[storage] = StorageWeakRef(untyped)
+                self._sizes[storage] = untyped.nbytes()
+        shown[view] = (node, self._time)
+        if write:
+            self._writes[storage].append((self._time, node, tensor.numel() * tensor.element_size()))
+
+    def read(self, tensor: torch.Tensor) -> int:
+        """The node whose value `tensor` holds now."""
+        storage, view = _identity(tensor)
+        shown = self._views.get(storage)
+        if shown is None:
+            return self._first_sight(tensor, storage)
+        entry = shown.get(view)
+        if entry is None:  # an alias made where dispatch does not see it
+            latest = max(shown.values(), key=lambda e: e[1])[0]
+            node = self.graph.add("alias", [latest], {}, tensor, self._stack.top)
+            self.know(tensor, node.id)
+            return node.id
+        known, since = entry
+        writes = self._writes.get(storage)
+        if not writes or writes[-1][0] <= since:
+            return known
+        newer = [w for w in writes if w[0] > since]
+        covers = newer[-1][2] >= self._sizes.get(storage, 0)
+        sources = [newer[-1][1]] if covers else [known, *(w[1] for w in newer)]
+        node = self.graph.add("alias" if covers else "merge", sources, {}, tensor, self._stack.top)
+        self.know(tensor, node.id)
+        return node.id
+
+    def _first_sight(self, tensor: torch.Tensor, storage: Any) -> int:
+        kind, number = self._leaves.get(storage, ("const", 0))
+        if kind == "param" or (tensor.requires_grad and tensor.is_leaf):
+            node = self.graph.leaf("param", tensor, taint=PARAM)
+            if kind == "param":
+                node.params = 1 << number
+        else:
+            node = self.graph.leaf("const", tensor, taint=CONST)
+        self.know(tensor, node.id)
+        return node.id
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        known = operation(func)
+        op = known.op
+        self.count += 1
+        inputs = [self.read(t) for t in _tensors(args)]
+        if kwargs:
+            inputs += [self.read(t) for t in _tensors(kwargs.values())]
+        attrs = _attributes(known, args, kwargs) if op in _WITH_ATTRIBUTES else {}
+        written: list[torch.Tensor] = []
+        if known.writes:
+            written = _written(known, args, kwargs)
+            for tensor in written:
+                self._snapshot.before_write(_identity(tensor)[0])
+        out = func(*args, **kwargs)
+        call = self._stack.top
+        ordinal = self._ordinals[call, op]
+        self._ordinals[call, op] = ordinal + 1
+        first = len(self.graph.nodes)
+        if written and op not in ops.NORM:
+            sources = (inputs[1:] or inputs) if op == "copy" else inputs
+            for tensor in written:
+                node = self.graph.add(op, sources, attrs, tensor, call)
+                self.know(tensor, node.id, write=True)
+        elif isinstance(out, torch.Tensor):
+            node = self.graph.add(op, inputs, attrs, out, call)
+            self.know(out, node.id)
+        elif isinstance(out, (tuple, list)):
+            self._record_several(op, inputs, attrs, [o for o in out if isinstance(o, torch.Tensor)], call)
+        flops = known.flops(*args, **kwargs, out_val=out) if known.flops is not None else 0
+        for node in self.graph.nodes[first:]:
+            node.ordinal, node.source, node.address = ordinal, op, self._addresses.current
+        if first < len(self.graph.nodes):
+            self.graph.nodes[first].flops = flops
+            if isinstance(out, torch.Tensor) and not written and op not in ops.VIEW:
+                self.graph.nodes[-1].nbytes = out.numel() * out.element_size()
+            elif isinstance(out, (tuple, list)) and op not in _SPLITS:
+                self.graph.nodes[first].nbytes = sum(
+                    o.numel() * o.element_size() for o in out if isinstance(o, torch.Tensor)
+                )
+        return out
+
+    def _record_several(
+        self, op: str, inputs: list[int], attrs: dict[str, Any], outputs: list[torch.Tensor], call: int
+    ) -> None:
+        if op in _SPLITS:
+            for i, tensor in enumerate(outputs):
+                self.know(tensor, self.graph.add(op, inputs, {**attrs, "part": i}, tensor, call).id)
+            return
+        if not outputs:
+            return
+        main = self.graph.add(op, inputs, attrs, outputs[0], call)
+        self.know(outputs[0], main.id)
+        if op in ops.NORM:  # the statistics; should one be read after all, it counts as a constant
+            return
+        for tensor in outputs[1:]:  # masks, further states
+            same = tensor.shape == outputs[0].shape
+            extra = self.graph.add(op if same else "getitem", [main.id], {"extra": True}, tensor, call)
+            self.know(tensor, extra.id)
+
+
+def record(model: nn.Module, batch: Batch) -> Trace:
+    """Run `model` once on a copy of `batch` without gradients and return what happened; the model is left as it was.
+
+    Args:
+        model: any module; it runs eagerly, in the mode it is in.
+        batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+    """
+    args, kwargs = copied(call_arguments(batch))
+    graph = Graph()
+    with preserved(model) as snapshot, eager(), ModuleStack(model, graph.calls) as stack, torch.no_grad():
+        addresses = _Addresses(stack)
+        recorder = _Recorder(graph, stack, addresses, snapshot)
+        recorder.own(model)
+        for tensor in tensors_of((args, kwargs)):
+            recorder.know(tensor, graph.leaf("input", tensor, data=True).id)
+        with recorder, addresses:
+            output = model(*args, **kwargs)
+        for tensor in output_tensors(output):
+            graph.outputs.append(recorder.read(tensor))
+        writes = snapshot.parameters_written
+    graph.reseed()
+    return Trace(graph, recorder.count, writes)
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """Storage and what is shown of it; for layouts without a storage the object itself."""
+    try:
+        storage = tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return ("object", id(tensor)), None
+    return storage, (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+
+
+def _written(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    values = [args[i] for i in known.writes if i < len(args)]
+    values += [kwargs[name] for name in known.writes_keywords if name in kwargs]
+    return list(_tensors(values))
+
+
+def _attributes(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    attrs = {
+        name: value
+        for name, value in zip(known.names, args, strict=False)
+        if not isinstance(value, torch.Tensor)
+        and not (isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor))
+    }
+    attrs.update((k, v) for k, v in kwargs.items() if not isinstance(v, torch.Tensor))
+    if known.op in ops.MULTIPLY or known.op in ops.ADD:
+        second = args[1] if len(args) > 1 else None
+        attrs["scalar"] = second if isinstance(second, (int, float)) else None
+    elif known.op == "lerp":
+        weight = args[2] if len(args) > 2 else kwargs.get("weight")
+        attrs["scalar"] = weight if isinstance(weight, (int, float)) else None
+    return attrs
