@@ -1,0 +1,160 @@
+"""An inspection leaves no trace: on public models, on models that change themselves, on models that raise."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from skipway.diagnostics.inspect import inspect
+from torch import Tensor, nn
+
+from zoo.fingerprint import differences, state
+from zoo.models import SAMPLE, ZOO
+from zoo.restless import RESTLESS, Bomb, Restless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # other libraries' deprecations
+
+WIDTH = 8
+
+
+def changed(model: nn.Module, batch: Any, **options: Any) -> list[str]:
+    """What one inspection changed; an error of the model counts as a normal end."""
+    before = state(model, batch)
+    # The model may raise anything; here only the traces count.
+    with contextlib.suppress(Exception, KeyboardInterrupt):
+        inspect(model, batch, **options)
+    return differences(before, state(model, batch))
+
+
+@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", SAMPLE)
+def test_sample(name: str, train: bool, structure_only: bool) -> None:
+    model, batch = ZOO[name].make()
+    model.train(train)
+    assert changed(model, batch, structure_only=structure_only) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("name", [n for n in ZOO if n not in SAMPLE])
+def test_rest(name: str, train: bool, structure_only: bool) -> None:
+    model, batch = ZOO[name].make()
+    model.train(train)
+    assert changed(model, batch, structure_only=structure_only) == []
+
+
+@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("what", list(RESTLESS))
+def test_models_that_change_themselves(what: str, train: bool, structure_only: bool) -> None:
+    torch.manual_seed(0)
+    model = RESTLESS[what]().train(train)
+    assert changed(model, torch.randn(4, WIDTH), structure_only=structure_only) == []
+
+
+@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+def test_gradients_modes_and_hooks_of_the_user_stay(structure_only: bool) -> None:
+    model = nn.Sequential(Restless(), Restless(), nn.Linear(WIDTH, 2))
+    model(torch.randn(4, WIDTH)).sum().backward()
+    model[0].eval()
+    model[1].inner.requires_grad_(requires_grad=False)
+    model[1].register_forward_hook(lambda module, args, output: None)
+    model[2].weight.register_hook(lambda grad: grad)
+    batch = torch.randn(4, WIDTH, requires_grad=True)
+    assert changed(model, batch, structure_only=structure_only) == []
+
+
+def _net(kind: str) -> tuple[nn.Module, Tensor]:
+    if kind == "units":
+        return nn.Sequential(Restless(), nn.Dropout(0.2), Restless(), nn.Linear(WIDTH, 2)), torch.randn(4, WIDTH)
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 3, WIDTH)
+
+
+def _plant(model: nn.Module, at: int, bomb: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """Put a bomb around the `at`-th module that is called (all but containers of modules)."""
+    places = [(p, n, c) for p in model.modules() for n, c in p.named_children() if not isinstance(c, nn.ModuleList)]
+    parent, name, child = places[at % len(places)]
+    # A fused path would look for attributes of the module that stood here.
+    for attribute in ("weight", "bias", "self_attn"):
+        if hasattr(child, attribute) and isinstance(parent, (nn.MultiheadAttention, nn.TransformerEncoderLayer)):
+            return bomb(model)
+    setattr(parent, name, bomb(child))
+    return model
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    kind=st.sampled_from(["units", "transformer"]),
+    at=st.integers(0, 20),
+    steps=st.integers(1, 6),
+    late=st.booleans(),
+    error=st.sampled_from([RuntimeError, ValueError, KeyboardInterrupt, MemoryError, StopIteration]),
+    train=st.booleans(),
+    structure_only=st.booleans(),
+)
+def test_models_that_raise(
+    kind: str, at: int, steps: int, late: bool, error: type[BaseException], train: bool, structure_only: bool
+) -> None:
+    torch.manual_seed(at)
+    net, batch = _net(kind)
+    fuse = [steps]
+    model = _plant(net, at, lambda inner: Bomb(inner, fuse, error, late=late)).train(train)
+    assert changed(model, batch, structure_only=structure_only) == []
+
+
+@pytest.mark.parametrize("what", list(RESTLESS))
+def test_a_restless_model_that_raises(what: str) -> None:
+    torch.manual_seed(0)
+    for steps in range(1, 5):
+        fuse = [steps]
+        model = nn.Sequential(RESTLESS[what](), Bomb(nn.Linear(WIDTH, WIDTH), fuse, RuntimeError, late=True)).train()
+        assert changed(model, torch.randn(4, WIDTH)) == []
+
+
+# The fingerprint itself ---------------------------------------------------------------------------------------------
+
+
+def _touch_numpy(model: nn.Module) -> None:
+    np.random.rand()  # noqa: NPY002  # the global one is meant
+
+
+_TOUCHES: dict[str, Callable[[Restless], object]] = {
+    "parameter": lambda m: m.inner.weight.data.add_(1e-6),
+    "memory of a parameter": lambda m: setattr(m.inner.weight, "data", m.inner.weight.data.clone()),
+    "negative zero": lambda m: m.scratch.neg_(),
+    "buffer": lambda m: m.norm.num_batches_tracked.add_(1),
+    "gradient": lambda m: setattr(m.inner.weight, "grad", torch.zeros_like(m.inner.weight)),
+    "mode": lambda m: m.norm.train(not m.norm.training),
+    "requires_grad": lambda m: m.inner.bias.requires_grad_(requires_grad=False),
+    "forward hook": lambda m: m.inner.register_forward_hook(lambda *a: None),
+    "backward hook": lambda m: m.inner.register_full_backward_hook(lambda *a: None),
+    "tensor hook": lambda m: m.inner.weight.register_hook(lambda g: g),
+    "attribute": lambda m: setattr(m, "more", 1),
+    "inside a list": lambda m: m.history.append(1),
+    "inside a dict": lambda m: m.cache.update(a=1),
+    "module": lambda m: setattr(m, "outer", nn.Linear(WIDTH, WIDTH)),
+    "torch's generator": lambda m: torch.rand(1),
+    "python's generator": lambda m: random.random(),
+    "numpy's generator": _touch_numpy,
+}
+
+
+@pytest.mark.parametrize("what", list(_TOUCHES))
+def test_the_fingerprint_sees(what: str) -> None:
+    model = Restless()
+    before = state(model)
+    assert differences(before, state(model)) == []
+    _TOUCHES[what](model)
+    assert differences(before, state(model)) != []
