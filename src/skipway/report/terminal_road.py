@@ -96,7 +96,7 @@ def _legend(part: StreamMap, *, measured: bool) -> list[RichText]:
     if measured:
         lines.append(
             RichText(
-                "rms: of the stream · share: of the branch in branch + shortcut · cos: between them · grad: |∂loss/∂x|",
+                "rms of the stream · share of the branch in branch + shortcut · cos between them · grad |∂loss/∂x|",
                 style="dim",
             )
         )

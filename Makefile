@@ -1,0 +1,35 @@
+# Needs make and Python 3.10 or newer; everything else is installed into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# Several small models in two processes: more threads than that only get in each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: install demo test test-all lint clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10) and 'skipway needs Python 3.10 or newer; this is ' + sys.version.split()[0] + '. Try: make install PYTHON=python3.11')"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[test,lint,timm,hf,frame]"
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo.py
+
+lint: install
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not exhaustive"
+
+test-all: lint
+	$(BIN)/python -m pytest -n 2
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

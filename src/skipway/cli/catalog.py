@@ -1,0 +1,89 @@
+"""`skipway list`, `skipway rules` and the names behind them, read from the registries."""
+
+from __future__ import annotations
+
+import fnmatch
+import sys
+from typing import TYPE_CHECKING, Final
+
+from skipway.cli.failures import UsageProblemError, as_usage
+from skipway.errors import UnknownNameError, suggest
+from skipway.parts import Part, Table, Text
+from skipway.report.console import show
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipway.designs import DesignInfo
+
+__all__ = ["LISTS", "design_parts", "list_names", "rule_names", "show_rules"]
+
+LISTS: Final = ("models", "designs", "rules")
+
+
+def list_names(what: str, pattern: str | None) -> int:
+    """Print what there is of one kind, a name first on every line."""
+    if what not in LISTS:
+        with as_usage("list"):
+            raise UnknownNameError("list", what, LISTS)
+    if what == "models":
+        return _list_models(pattern)
+    return _list_designs(pattern) if what == "designs" else show_rules(None, pattern)
+
+
+def _list_models(pattern: str | None) -> int:
+    from skipway.models.load import model_names
+
+    prefix = pattern.partition(":")[0] + ":" if pattern and ":" in pattern else ""
+    names = model_names(prefix)
+    if not prefix:
+        names = [name for name in names if not name.endswith(":")]
+    for name in _matching("model", names, pattern, prefix):
+        print(name)
+    if not prefix and sys.stdout.isatty():
+        print("also tv:NAME, timm:NAME, hf:TYPE (skipway list models 'tv:*'); designs: skipway list designs")
+    return 0
+
+
+def _list_designs(pattern: str | None) -> int:
+    from skipway.designs import DESIGNS, DesignInfo
+
+    rows = []
+    for name in _matching("design", list(DESIGNS), pattern):
+        info = DesignInfo.of(DESIGNS[name])
+        rows.append((info.id, info.equation, info.citation))
+    show([Table(columns=("design", "unit", "source"), rows=tuple(rows))])
+    return 0
+
+
+def design_parts(info: DesignInfo) -> list[Part]:
+    """One design: equation, claims, options, source."""
+    claims = [
+        f"identity at initialisation: {'yes' if info.identity_at_init else 'no'}",
+        f"needs warm-up: {'yes' if info.warm_up else 'no'}",
+        f"further parameters: {info.parameters}",
+        *([info.note] if info.note else []),
+    ]
+    parts: list[Part] = [
+        Text(text=f"design {info.id}", tone="title"), Text(text=info.summary), Text(text=info.equation),
+        Text(text=" · ".join(claims)),
+    ]  # fmt: skip
+    if info.options:
+        rows = tuple((o.name, o.type, str(o.default), o.help) for o in info.options)
+        parts.append(Table(columns=("option", "type", "default", "meaning"), rows=rows))
+    parts.append(Text(text=f"source: {info.citation}", tone="muted"))
+    return parts
+
+
+def _matching(kind: str, names: Sequence[str], pattern: str | None, prefix: str = "") -> list[str]:
+    """Names that a shell pattern matches; a pattern without wildcards means "contains"."""
+    if pattern is None:
+        return list(names)
+    rest = pattern.removeprefix(prefix)
+    wild = pattern if any(sign in pattern for sign in "*?[") else f"{prefix}*{rest}*"
+    found = [name for name in names if fnmatch.fnmatchcase(name, wild)]
+    if not found:
+        close = suggest(pattern, names)
+        expected = "did you mean " + " or ".join(repr(c) for c in close) + "?" if close else "a pattern such as 'res*'"
+        raise UsageProblemError(f"no {kind} matches {pattern!r}", expected, f"skipway list {kind}s")
+    return found

@@ -1,0 +1,171 @@
+"""`skipway inspect`: load, run, print, and say by the exit code whether something is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from skipway.diagnostics.inspect import inspect
+
+from skipway.cli.catalog import rule_names
+from skipway.cli.complete import PROFILES, SEVERITIES
+from skipway.cli.failures import FINDINGS, INTERRUPTED, as_usage
+from skipway.cli.losses import loss_by_name
+from skipway.errors import SkipwayError, UnknownNameError
+from skipway.models.load import LoadedModel, load_model, parse_input, read_batch, to_floating, with_keywords
+from skipway.report import dumps, inspection_parts
+from skipway.report.console import show
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from torch import nn
+
+    from skipway.diagnostics.inspection import Inspection
+    from skipway.models.load import Batch
+
+__all__ = ["Request", "run_inspect"]
+
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_AMP = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was typed behind ``skipway inspect``; the option of the same name tells what a field means."""
+
+    model: str
+    input: str | None = None
+    batch: Path | None = None
+    kwargs: str | None = None
+    weights: Path | None = None
+    loss: str = "projection"
+    mode: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    amp: str | None = None
+    structure_only: bool = False
+    profile: str = "default"
+    json: bool = False
+    fail_on: str = "error"
+    ignore: tuple[str, ...] = ()
+
+
+def run_inspect(request: Request) -> int:
+    """Inspect the model that `request` names, print the report, and return the exit code."""
+    _check(request)
+    with as_usage("--loss"):
+        loss = loss_by_name(request.loss)
+    # The same command gives the same report: initial weights and dropout masks are drawn from here.
+    torch.manual_seed(0)
+    loaded = load_model(request.model, weights=request.weights)
+    try:
+        batch = _batch(request, loaded)
+        device, dtype = _device(request), getattr(torch, request.dtype) if request.dtype else None
+        loaded.model.to(device=device, dtype=dtype)
+        batch = to_floating(batch, device, dtype)
+        with _measured_in(loaded.model, request.mode or loaded.mode), _autocast(request, device):
+            inspection = inspect(
+                loaded.model, batch, loss=loss, structure_only=request.structure_only, profile=request.profile
+            )
+    except KeyboardInterrupt:
+        print("interrupted; the model is as it was before", file=sys.stderr)
+        return INTERRUPTED
+    return _report(replace(inspection, model=loaded.label), request)
+
+
+def _report(inspection: Inspection, request: Request) -> int:
+    kept = [f for f in inspection.findings if f.rule not in request.ignore]
+    inspection = replace(inspection, findings=kept)
+    if request.json:
+        print(dumps(inspection.to_dict()))
+    else:
+        show(inspection_parts(inspection))
+    return FINDINGS if inspection.worst(request.fail_on) else 0
+
+
+def _check(request: Request) -> None:
+    """Refuse what no option takes, before anything slow happens."""
+    for option, value, known in (
+        ("--profile", request.profile, PROFILES), ("--fail-on", request.fail_on, SEVERITIES),
+        ("--dtype", request.dtype, _DTYPES), ("--amp", request.amp, _AMP),
+    ):  # fmt: skip
+        if value is not None and value not in known:
+            with as_usage(option):
+                raise UnknownNameError("value", value, known)
+    if request.input is not None and request.batch is not None:
+        with as_usage("--input"):
+            raise SkipwayError("given together with --batch", "one of the two")
+    rules = rule_names() if request.ignore else []
+    for rule in request.ignore:
+        if rule not in rules:
+            with as_usage("--ignore"):
+                raise UnknownNameError("rule", rule, rules, "skipway list rules")
+
+
+def _batch(request: Request, loaded: LoadedModel) -> Batch:
+    batch = loaded.batch
+    if request.input is not None:
+        with as_usage("--input"):
+            batch = parse_input(request.input, loaded.model)
+    elif request.batch is not None:
+        with as_usage("--batch"):
+            batch = read_batch(request.batch, loaded.model)
+    if batch is None:
+        raise SkipwayError(
+            f"{loaded.label} does not say what it is called with", "--input SHAPE or --batch FILE",
+            f"skipway inspect {loaded.label} --input 2,3,224,224",
+        )  # fmt: skip
+    if request.kwargs is None:
+        return batch
+    with as_usage("--kwargs"):
+        return with_keywords(batch, _keywords(request.kwargs), loaded.model)
+
+
+def _keywords(text: str) -> dict[str, Any]:
+    try:
+        keywords = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SkipwayError(f"{text!r} is no JSON: {error}", "an object", """'{"use_cache": false}'""") from None
+    if not isinstance(keywords, dict):
+        raise SkipwayError(f"{text!r} is no JSON object", "an object", """'{"use_cache": false}'""")
+    return keywords
+
+
+def _device(request: Request) -> torch.device | None:
+    if request.device is None:
+        return None
+    with as_usage("--device"):
+        try:
+            device = torch.device(request.device)
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            first = str(error).strip().split("\n")[0]
+            raise SkipwayError(
+                f"device {request.device!r} cannot be used: {first}", "cpu, cuda, cuda:1, mps …"
+            ) from None
+    return device
+
+
+@contextmanager
+def _measured_in(model: nn.Module, mode: str) -> Iterator[None]:
+    """The model in `mode`; afterwards every module is in the mode in which it was."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(mode == "train")
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
+
+
+def _autocast(request: Request, device: torch.device | None) -> AbstractContextManager[Any]:
+    if request.amp is None:
+        return nullcontext()
+    return torch.autocast(device.type if device is not None else "cpu", dtype=getattr(torch, request.amp))

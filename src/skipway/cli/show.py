@@ -1,0 +1,42 @@
+"""`skipway show`: one model or design, without measuring anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from skipway.diagnostics.inspect import inspect
+
+from skipway.cli.catalog import design_parts
+from skipway.designs import DESIGNS, DesignInfo
+from skipway.errors import SkipwayError
+from skipway.models.load import load_model
+from skipway.report import inspection_parts
+from skipway.report.console import show
+
+if TYPE_CHECKING:
+    from skipway.parts import Part
+
+__all__ = ["run_show"]
+
+
+def run_show(name: str, batch_size: int) -> int:
+    """Print what a model or design is."""
+    if name in DESIGNS:
+        show(design_parts(DesignInfo.of(DESIGNS[name])))
+        return 0
+    torch.manual_seed(0)
+    loaded = load_model(name, batch_size=batch_size)
+    if loaded.batch is None:
+        raise SkipwayError(
+            f"{name} does not say what it is called with", "a model that names its input",
+            f"skipway inspect {name} --structure-only --input 2,3,224,224",
+        )  # fmt: skip
+    loaded.model.eval()
+    inspection = inspect(loaded.model, loaded.batch, structure_only=True)
+    parts: list[Part] = [*inspection_parts(replace(inspection, model=name, findings=[]))]
+    if loaded.source == "own":
+        parts.extend(design_parts(DesignInfo.of(type(loaded.model.design))))
+    show(parts)
+    return 0

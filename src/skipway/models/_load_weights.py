@@ -1,0 +1,109 @@
+"""Weights from a file, all of them or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+
+from skipway.errors import SkipwayError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["load_weights", "read_tensors"]
+
+MOST_NAMES: Final = 6
+
+
+def load_weights(model: nn.Module, path: str | Path) -> int:
+    """Load every parameter and buffer of `model` from a safetensors file or a ``weights_only`` checkpoint.
+
+    Args:
+        model: changed in place, but only when everything fits.
+        path: the file.
+
+    Returns:
+        How many tensors were loaded.
+
+    Raises:
+        SkipwayError: the file cannot be read safely, or its names or shapes do not fit the model's; then nothing was
+            loaded, and the text lists what is missing, unexpected and of another shape.
+    """
+    state = read_tensors(path)
+    if not isinstance(state, dict) or not all(isinstance(v, Tensor) for v in state.values()):
+        keys = f" with the keys {', '.join(map(str, list(state)[:MOST_NAMES]))}" if isinstance(state, dict) else ""
+        raise SkipwayError(
+            f"{path} holds no flat dictionary of tensors but {type(state).__name__}{keys}",
+            "a state dict: name → tensor", "torch.save(model.state_dict(), FILE)",
+        )  # fmt: skip
+    own = model.state_dict()
+    held = {_place(own[key]) for key in own if key in state}
+    # A tied tensor is written once; under its other names the file may leave it out.
+    missing = [key for key in own if key not in state and _place(own[key]) not in held]
+    unexpected = [key for key in state if key not in own]
+    shared = [key for key in own if key in state]
+    misfit = [key for key in shared if own[key].shape != state[key].shape]
+    if missing or unexpected or misfit:
+        lines = [f"{path} fits the model only partly, so nothing was loaded"]
+        lines.append(f"  fit: {len(shared) - len(misfit)} of the model's {len(own)} tensors")
+        lines += _listed("missing in the file", missing)
+        lines += _listed("unexpected in the file", unexpected)
+        lines += _listed(
+            "of another shape", [f"{k} {list(state[k].shape)} in the file, {list(own[k].shape)} here" for k in misfit]
+        )
+        raise SkipwayError("\n".join(lines), "every tensor of the model and no other", _hint(own, state, misfit))
+    model.load_state_dict(state, strict=False)
+    return len(state)
+
+
+def read_tensors(path: str | Path) -> Any:
+    """The content of a ``.safetensors`` file, or of a torch file that holds nothing but tensors and plain containers.
+
+    Raises:
+        SkipwayError: the file is missing, broken, or would need unpickling of code.
+    """
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise SkipwayError(f"there is no file {str(path)!r}", "a .safetensors or .pt file")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise SkipwayError(f"{path} is no readable safetensors file: {error}") from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        # torch raises UnpicklingError, RuntimeError, EOFError … by the way in which the file is broken.
+        first = str(error).strip().split("\n")[0]
+        raise SkipwayError(
+            f"{path} cannot be read as tensors only: {first}", "a .safetensors file, or one written by torch.save of "
+            "tensors in plain dicts, lists and tuples", "safetensors.torch.save_file(model.state_dict(), FILE)",
+        ) from error  # fmt: skip
+
+
+def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
+
+
+def _listed(what: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    more = ", …" if len(names) > MOST_NAMES else ""
+    return [f"  {what} ({len(names)}): {', '.join(names[:MOST_NAMES])}{more}"]
+
+
+def _hint(own: dict[str, Tensor], state: dict[str, Tensor], misfit: list[str]) -> str:
+    if misfit and len(misfit) <= 2:
+        return "build the model with the file's number of classes, or save the file from this very model"
+    for prefix in ("module.", "model.", "_orig_mod."):
+        if state and all(key.startswith(prefix) for key in state) and not any(key.startswith(prefix) for key in own):
+            return f"every name in the file begins with {prefix!r}: save the inner module's state_dict()"
+        if own and all(key.startswith(prefix) for key in own) and not any(key.startswith(prefix) for key in state):
+            return f"every name of the model begins with {prefix!r}: name a factory that gives the inner module"
+    return "save the file from this very model: torch.save(model.state_dict(), FILE)"

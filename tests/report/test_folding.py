@@ -1,0 +1,51 @@
+"""Folding loses nothing: unfolding gives the sequence back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skipway.report.folding import Run, fold, folded_label
+
+
+@given(st.text("ABC", max_size=40))
+def test_unfolding_gives_the_sequence_back(keys: str) -> None:
+    runs = fold(keys)
+    unfolded = "".join(keys[r.start : r.start + r.period] * r.count for r in runs)
+    assert unfolded == keys
+    for run in runs:
+        for offset in range(run.period):
+            assert {keys[i] for i in run.members(offset)} == {keys[run.start + offset]}
+
+
+def test_neighbours_alike_fold() -> None:
+    assert fold("ABBBC") == [Run(0, 1, 1), Run(1, 1, 3), Run(4, 1, 1)]
+
+
+def test_patterns_fold() -> None:
+    assert fold("AB" * 60) == [Run(0, 2, 60)]
+    assert fold("AAB" * 4) == [Run(0, 3, 4)]
+
+
+def test_a_thousand_units_fold_quickly() -> None:
+    start = time.perf_counter()
+    assert len(fold("AB" * 5000)) == 1
+    assert time.perf_counter() - start < 1.0
+
+
+@pytest.mark.parametrize(
+    ("paths", "label"),
+    [
+        (["layer1.1", "layer1.2"], "layer1.1…2"),
+        (["blocks.0.attn", "blocks.1.attn", "blocks.11.attn"], "blocks.0…11.attn"),
+        (["layers.0#1", "layers.59#1"], "layers.0…59#1"),
+        (["shared", "shared"], "shared"),
+        (["stage1.0", "stage2.1"], "stage1.0 … stage2.1"),
+        (["a#1", "a#2"], "a#1 … a#2"),
+    ],
+)
+def test_labels(paths: list[str], label: str) -> None:
+    assert folded_label(paths) == label

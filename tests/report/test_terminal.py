@@ -1,0 +1,151 @@
+"""The terminal report as exact text, and as a person at 100 columns needs it."""
+
+from __future__ import annotations
+
+import io
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from skipway.errors import SkipwayError
+from skipway.form import KINDS
+from skipway.parts import OBSTACLES, Heatmap, Lines, Series, Skipped, Table, Text
+from skipway.report import inspection_parts, to_text
+from skipway.report.terminal_road import SIGNS
+
+sys.path.insert(0, str(Path(__file__).parent))
+import examples
+
+
+def text(expected: str) -> str:
+    return textwrap.dedent(expected).strip("\n")
+
+
+def test_resnet50() -> None:
+    assert repr(examples.resnet50()) == text("""
+        skipway · tv:resnet50
+        16 residual units, each proved (worst proof error 4.25 eps)
+        25.6 M parameters · 16.4 GFLOP forward · 350 MiB made · train mode · batch float32[2,3,224,224] ·
+        loss: random projection of the output (seed 0) · profile default · 5 forward runs · 3.2 s
+            unit          x' =                                 rms share         cos          grad
+        │   input
+        ▣◇▽ layer1.0      ReLU( BN·Conv1x1(x) + A(x) )        0.80   40%           0        2.0e-3
+        ▽   layer1.1…2 ×2 ReLU( x + A(x) )               0.90→1.00   40% -0.01→-0.02 1.0e-3→6.7e-4
+        ▣◇▽ layer2.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.10   40%       -0.03        5.0e-4
+        ▽   layer2.1…3 ×3 ReLU( x + A(x) )               1.20→1.40   40% -0.04→-0.06 4.0e-4→2.9e-4
+        ▣◇▽ layer3.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.50   40%       -0.07        2.5e-4
+        ▽   layer3.1…5 ×5 ReLU( x + A(x) )               1.60→2.00   40% -0.08→-0.12 2.2e-4→1.5e-4
+        ▣◇▽ layer4.0      ReLU( BN·Conv1x1/2(x) + B(x) )      2.10   40%       -0.13        1.4e-4
+        ▽   layer4.1…2 ×2 ReLU( x + A(x) )               2.20→2.30   40% -0.14→-0.15        1.3e-4
+        │   output
+        A = BN·Conv1x1·ReLU·BN·Conv3x3·ReLU·BN·Conv1x1
+        B = BN·Conv1x1·ReLU·BN·Conv3x3/2·ReLU·BN·Conv1x1
+        road: ▽ activation · ◇ norm · ▣ projection
+        rms of the stream · share of the branch in branch + shortcut · cos between them · grad |∂loss/∂x|
+        per unit: stream rms ×1.05, gradient ×0.93 (backwards, last unit to first), similarity +0.0010
+        note: join not explained: add in avgpool (both sides come from the input of another branch)
+        note: attention was not looked at: the model has none
+        info stream-growth at layer4.2
+            the stream grows with depth
+            evidence: growth 1.62, units 16
+            fix: none needed below 100 units
+            source: arXiv 1603.05027
+    """)
+
+
+def test_alternating_units_fold_into_two_lines() -> None:
+    assert repr(examples.post_norm()) == text("""
+        skipway · post-norm
+        120 residual units, each proved (worst proof error 30.2 eps)
+        train mode · batch int64[2,16] · loss: mean · profile default · 0.0 s
+          unit              x' =            rms share cos         grad
+        │ input
+        ◇ layers.0…59#1 ×60 LN( x + A(x) ) 1.00   23%   0 7.5e-37→0.25
+        ◇ layers.0…59#2 ×60 LN( x + B(x) ) 1.00   23%   0 1.5e-36→0.50
+        │ output
+        A = Linear·Attn
+        B = Linear·GELU·Linear
+        road: ◇ norm
+        rms of the stream · share of the branch in branch + shortcut · cos between them · grad |∂loss/∂x|
+        no findings
+    """)
+
+
+def test_no_units_is_said_loudly() -> None:
+    assert repr(examples.nothing()) == text("""
+        skipway · Sequential
+        NO RESIDUAL UNITS FOUND: no place in this run joins a stream with a branch of its own.
+        eval mode · batch float32[2,8] · loss: mean · profile structure · 0.0 s
+        note: no two tensors with a common ancestor are added
+        no findings
+    """)
+
+
+@pytest.mark.parametrize("make", [examples.resnet50, examples.post_norm, examples.nothing])
+def test_repr_fits(make) -> None:
+    lines = repr(make()).split("\n")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+
+
+def test_rich_shows_the_same_words() -> None:
+    console = Console(file=io.StringIO(), width=100, color_system="truecolor", force_terminal=True)
+    console.print(examples.resnet50())
+    shown = Console(file=io.StringIO(), width=100, color_system=None)
+    shown.print(examples.resnet50())
+    assert "\x1b[" in console.file.getvalue()
+    assert [line.rstrip() for line in shown.file.getvalue().rstrip().split("\n")] == repr(examples.resnet50()).split(
+        "\n"
+    )
+
+
+def test_markup_in_names_is_only_text() -> None:
+    assert to_text([Text(text="[bold]x[/bold]"), Table(columns=("a",), rows=(("[red]b",),))]).count("[") == 3
+
+
+def test_every_kind_of_operation_has_a_sign() -> None:
+    assert set(OBSTACLES) == set(KINDS) == set(SIGNS)
+    assert len(set(SIGNS.values())) == len(SIGNS)
+
+
+def test_other_parts() -> None:
+    parts = [
+        Lines(
+            series=(Series(name="rms", y=(1.0, 2.0, None, 8.0)), Series(name="gradient", y=(None,))),
+            log=True,
+            title="signal",
+        ),
+        Heatmap(values=((0.0, 1.0), (0.5, None)), rows=("head", "tail"), columns="unit"),
+        Skipped(what="no backward", why="the output needs no gradient"),
+    ]
+    assert to_text(parts) == text("""
+        signal
+        rms       ▁▃·█  1.00 → 8.00
+        gradient  ·  not measured
+        head   █
+        tail  ▒·
+        unit · from 0 (blank) to 1.00 (full)
+        note: no backward (the output needs no gradient)
+    """)
+
+
+def test_parts_check_their_shape() -> None:
+    with pytest.raises(SkipwayError, match="a row of 1 cells\nexpected: 2 cells: a, b"):
+        Table(columns=("a", "b"), rows=(("1",),))
+    with pytest.raises(SkipwayError, match="2 rows with 1 names"):
+        Heatmap(values=((1.0,), (2.0,)), rows=("a",))
+    with pytest.raises(SkipwayError, match="rows of different lengths"):
+        Heatmap(values=((1.0,), (2.0, 3.0)), rows=("a", "b"))
+
+
+def test_an_unmeasured_inspection_has_no_columns_of_numbers() -> None:
+    from dataclasses import replace
+
+    from skipway.units.unit import StreamNumbers
+
+    measured = examples.resnet50()
+    bare = replace(measured, units=[replace(u, numbers=StreamNumbers()) for u in measured.units], slopes={})
+    assert "share" not in to_text(inspection_parts(bare))
