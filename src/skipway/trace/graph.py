@@ -43,7 +43,7 @@ class Address(NamedTuple):
 
 @dataclass(slots=True)
 class ModuleCall:
-    """One call of one module."""
+    """One call of one module; shapes are those of its first tensor in and out (empty if there is none)."""
 
     id: int
     path: str
@@ -51,6 +51,8 @@ class ModuleCall:
     parent: int
     depth: int
     cls: str
+    input_shape: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -138,9 +140,11 @@ class Graph:
 
     @staticmethod
     def _sums_a_stack(stack: Node, like: torch.Tensor | Node, attrs: dict[str, Any]) -> bool:
-        if stack.op != "stack" or len(stack.inputs) < 2 or len(stack.shape) != len(like.shape) + 1:
+        if stack.op not in ("stack", "cat") or len(stack.inputs) < 2 or len(stack.shape) != len(like.shape) + 1:
             return False
         at = stack.attrs.get("dim", 0)
+        if stack.op == "cat" and stack.shape[at] != len(stack.inputs):
+            return False  # only what was unsqueezed and concatenated is a stack
         dims = attrs.get("dim")
         if dims is None:
             return False

@@ -59,14 +59,25 @@ class ModuleStack:
             path = f"{parent.path}?{type(module).__name__}"
         number = self._numbers[path]
         self._numbers[path] += 1
-        call = ModuleCall(len(self.calls), path, number, parent.id, len(self._open), type(module).__name__)
+        call = ModuleCall(
+            len(self.calls), path, number, parent.id, len(self._open), type(module).__name__, _first_shape(args)
+        )
         self.calls.append(call)
         self._open.append(call.id)
         self.top = call.id
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._open.pop()
+        self.calls[self._open.pop()].output_shape = _first_shape(output)
         self.top = self._open[-1]
+
+
+def _first_shape(value: Any) -> tuple[int, ...]:
+    """Shape of the first tensor of an argument list or output, as far as it is easily seen."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape)
+    if isinstance(value, (tuple, list)) and value:
+        return _first_shape(value[0])
+    return ()
 
 
 def eager() -> AbstractContextManager[object]:

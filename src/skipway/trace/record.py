@@ -25,7 +25,7 @@ from skipway.trace.graph import CONST, PARAM, Address, Graph, Node
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import Preserved, preserved
 
-__all__ = ["Operation", "Trace", "operation", "record"]
+__all__ = ["Operation", "Trace", "flat_tensors", "operation", "record"]
 
 # Operations whose non-tensor arguments classification reads.
 _WITH_ATTRIBUTES: Final = (
@@ -44,6 +44,12 @@ class Operation:
     writes_keywords: tuple[str, ...]
     names: tuple[str, ...]
     flops: Callable[..., int] | None
+
+    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The arguments that the operation writes to."""
+        values = [args[i] for i in self.writes if i < len(args)]
+        values += [kwargs[name] for name in self.writes_keywords if name in kwargs]
+        return list(_tensors(values))
 
 
 _known: dict[Any, Operation] = {}
@@ -192,13 +198,11 @@ class _Recorder(TorchDispatchMode):
         known = operation(func)
         op = known.op
         self.count += 1
-        inputs = [self.read(t) for t in _tensors(args)]
-        if kwargs:
-            inputs += [self.read(t) for t in _tensors(kwargs.values())]
+        inputs = [self.read(t) for t in flat_tensors(args, kwargs)]
         attrs = _attributes(known, args, kwargs) if op in _WITH_ATTRIBUTES else {}
         written: list[torch.Tensor] = []
         if known.writes:
-            written = _written(known, args, kwargs)
+            written = known.written(args, kwargs)
             for tensor in written:
                 self._snapshot.before_write(_identity(tensor)[0])
         out = func(*args, **kwargs)
@@ -289,10 +293,9 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _written(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    values = [args[i] for i in known.writes if i < len(args)]
-    values += [kwargs[name] for name in known.writes_keywords if name in kwargs]
-    return list(_tensors(values))
+def flat_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors of a call in the order in which a node lists its inputs."""
+    return [*_tensors(args), *_tensors(kwargs.values())]
 
 
 def _attributes(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -98,12 +98,13 @@ class _Finder:
         if len(live) < 2:
             return []
         # What does not depend on the input is an operand only if another operand is computed from it (learned queries).
-        kept = [
+        kept = {
             i for i in live
             if nodes[i].data
             or any(links.descends(o, i) or links.descends(o, links.strip(i)) for o in live if o != i)
-        ]  # fmt: skip
-        return [Term(i, node.id, p) for p, i in enumerate(kept)] if len(kept) > 1 else []
+        }  # fmt: skip
+        terms = [Term(i, node.id, p) for p, i in enumerate(node.inputs) if i in kept]
+        return terms if len(terms) > 1 else []
 
     def groups(self) -> dict[int, list[Term]]:
         """Maximal sums by their last addition; an inner sum stays by itself where it is a unit with another x."""
@@ -174,7 +175,7 @@ class _Finder:
                     continue
                 branches = [t for t in others if links.descends(t.node, x)]
                 work = self.work(x, branches)
-                reason = self.objection(root, term, route, terms, work)
+                reason = self.objection(root, term, route, work)
                 if reason:
                     why[reason] += 1
                     continue
@@ -206,7 +207,7 @@ class _Finder:
                 work.weighted = True
         return work
 
-    def objection(self, root: Node, term: Term, route: Route, terms: list[Term], work: _Work) -> str:
+    def objection(self, root: Node, term: Term, route: Route, work: _Work) -> str:
         """Why a reading of a join is not a unit, empty if nothing speaks against it."""
         if not work.heavy:
             return "the branch does no work"
@@ -223,8 +224,8 @@ class _Finder:
                 if weights < 2:
                     return "both operands are linear maps of one tensor"
         negative = sum(s.kind == "scale" and s.detail.startswith("-") for s in route.steps) % 2
-        subtracted = root.op == "sub" and len(terms) == 2 and self.links.strip(root.inputs[-1]) == self.links.strip(term.node)
-        if negative or subtracted:
+        subtracted = self.nodes[term.add].op == "sub" and term.position == 1
+        if bool(negative) != subtracted:
             return "the shortcut is subtracted"
         if self.disjoint(route, work.region):
             return "shortcut and branch read disjoint parts"

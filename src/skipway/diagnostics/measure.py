@@ -1,0 +1,341 @@
+"""Measure the signal along the stream: one forward and one backward run of the unmodified model.
+
+Shapes: N samples, C channels, H height, W width, T tokens, D width of the stream. Every number is reduced where it is
+seen; nothing but scalars is kept. Gradients are those of the loss with respect to the stream, taken by tensor hooks and
+one `torch.autograd.grad`, so no parameter's ``.grad`` is touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from skipway.trace import ops
+from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
+from skipway.trace.graph import Address, Node
+from skipway.trace.modules import ModuleStack, eager
+from skipway.trace.preserve import preserved
+from skipway.units.describe import Described
+from skipway.units.find import Term
+from skipway.units.links import Links
+from skipway.units.unit import StreamNumbers
+
+__all__ = ["Layer", "Loss", "Measured", "measure", "projection_loss"]
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A weighted layer of the trunk, for models that have no units to measure at.
+
+    Args:
+        path: module path.
+        rms: root mean square of its output.
+        grad: L2 norm of the gradient of the loss with respect to its output.
+    """
+
+    path: str
+    rms: float | None
+    grad: float | None
+
+
+@dataclass
+class Measured:
+    """Numbers by unit, numbers by weighted layer, and what could not be measured."""
+
+    units: list[StreamNumbers]
+    layers: list[Layer]
+    loss: float | None = None
+    notes: list[str] = field(default_factory=list)
+    finite: bool = True
+
+
+def projection_loss(output: Any) -> torch.Tensor:
+    """A fixed random projection of all floating outputs, ``Σ out·r`` with ‖r‖ = 1 for each output.
+
+    Unlike a mean or a sum of squares it is not constant behind a final LayerNorm.
+    """
+    parts = []
+    for k, tensor in enumerate(output_tensors(output)):
+        if tensor.is_floating_point() and tensor.numel():
+            generator = torch.Generator().manual_seed(k)
+            direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+            parts.append((tensor.float() * (direction / direction.norm()).to(tensor.device)).sum())
+    if not parts:
+        raise ValueError("no floating output")
+    return torch.stack(parts).sum()
+
+
+class _Scalars:
+    """Scalars that stay on the device until all are read at once."""
+
+    def __init__(self) -> None:
+        self._values: list[torch.Tensor] = []
+        self._keys: list[tuple[int, str]] = []
+
+    def put(self, unit: int, name: str, value: torch.Tensor) -> None:
+        self._keys.append((unit, name))
+        self._values.append(value.detach().float())
+
+    def read(self) -> dict[int, dict[str, float]]:
+        found: dict[int, dict[str, float]] = defaultdict(dict)
+        if self._values:
+            for (unit, name), value in zip(self._keys, torch.stack(self._values).tolist(), strict=True):
+                found[unit][name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """What to read at a function call: of which unit (or layer), in which role, at which operand."""
+
+    owner: int
+    role: str
+    node: int
+    position: int = -1
+
+
+class _Taps(TorchFunctionMode):
+    """Reads tensors where the recorded run says that they are made."""
+
+    def __init__(self, plan: dict[Address, list[_Tap]], links: Links, stack: ModuleStack, scalars: _Scalars) -> None:
+        super().__init__()
+        self._plan, self._nodes, self._stack, self._scalars = plan, links.nodes, stack, scalars
+        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self.roots: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return func(*args, **kwargs)
+        top = self._stack.top
+        ordinal = self._counts[top, name]
+        self._counts[top, name] = ordinal + 1
+        call = self._stack.calls[top]
+        taps = self._plan.get(Address(call.path, call.number, name, ordinal))
+        if taps is None:
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            for tap in taps:
+                if tap.role == "operands":
+                    self._operands(tap, args, kwargs)
+        out = func(*args, **kwargs)
+        for tap in taps:
+            result = _matching(out, self._nodes[tap.node].shape)
+            if result is not None:
+                self.read(tap, result)
+        return out
+
+    def read(self, tap: _Tap, tensor: torch.Tensor) -> None:
+        """Reduce one tensor, and its gradient when it comes."""
+        put = self._scalars.put
+        with torch.no_grad():
+            value = tensor.detach()
+            if tap.role == "x":
+                put(tap.owner, "stream_rms", _rms(value))
+            elif tap.role == "end":
+                put(tap.owner, "out_rms", _rms(value))
+                alike = similarity(value)
+                if alike is not None:
+                    put(tap.owner, "similarity", alike)
+            elif tap.role == "layer":
+                put(tap.owner, "rms", _rms(value))
+        name = {"x": "grad_stream", "join": "grad_branch", "layer": "grad"}.get(tap.role)
+        if name is None or not tensor.requires_grad:
+            return
+        if tap.role in ("x", "layer"):
+            self.roots.setdefault(tap.node, tensor)
+
+        def keep(gradient: torch.Tensor) -> None:
+            put(tap.owner, name, torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+
+        tensor.register_hook(keep)
+
+    def _operands(self, tap: _Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        operands = [a.detach() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        fused = self._nodes[tap.node].attrs.get("fused", "")
+        if len(operands) < 2 or (fused and fused not in ("lerp", "addcmul")):
+            return
+        alpha = kwargs.get("alpha", 1)
+        first, second = operands[0], operands[1] * alpha if alpha != 1 else operands[1]
+        if fused == "lerp":
+            weight = args[2] if len(args) > 2 else kwargs.get("weight")
+            first, second = first * (1 - weight), second * weight
+        elif fused == "addcmul":
+            second = operands[1] * operands[2] * kwargs.get("value", 1)
+        shortcut, branch = (first, second) if tap.position == 0 else (second, first)
+        put = self._scalars.put
+        a, b = torch.linalg.vector_norm(shortcut.float()), torch.linalg.vector_norm(branch.float())
+        put(tap.owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
+        put(tap.owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
+        if shortcut.shape == branch.shape:
+            put(tap.owner, "cosine", (shortcut.float() * branch.float()).sum() / (a * b).clamp_min(1e-30))
+
+
+def measure(
+    model: nn.Module, batch: Batch, described: Sequence[Described], links: Links, loss: Loss | None = None
+) -> Measured:
+    """Run forward and backward once and measure at every unit (at every weighted layer, if there are fewer than two units).
+
+    Args:
+        model: the module, in the mode in which it was recorded; left as it was.
+        batch: the batch that was recorded.
+        described: the units.
+        links: relations of the recorded graph.
+        loss: maps the model's output to a scalar; `projection_loss` if None.
+    """
+    scalars = _Scalars()
+    notes: list[str] = []
+    layers = _layers(links) if len(described) < 2 else []
+    plan = _plan(described, layers, links)
+    needs_input_gradient = not any(p.requires_grad for p in model.parameters())
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_floating_point() and needs_input_gradient:
+            return tensor.detach().clone().requires_grad_().clone()
+        return tensor.detach().clone()
+
+    value: float | None = None
+    with preserved(model), eager(), torch.enable_grad():
+        args, kwargs = copied(call_arguments(batch), convert)
+        with ModuleStack(model) as stack:
+            taps = _Taps(plan, links, stack, scalars)
+            _tap_inputs(taps, described, links, tensors_of((args, kwargs)))
+            with taps:
+                output = model(*args, **kwargs)
+        finite = all(bool(t.isfinite().all()) for t in output_tensors(output) if t.is_floating_point())
+        scalar = _loss_of(output, loss, notes)
+        if scalar is not None:
+            value = float(scalar.detach())
+            _backward(scalar, _earliest(taps.roots, links), notes)
+    numbers = scalars.read()
+    units = [StreamNumbers(**{k: _finite(v) for k, v in numbers.get(k0, {}).items()}) for k0 in range(len(described))]
+    finite &= all(math.isfinite(v) for found in numbers.values() for k, v in found.items() if k != "similarity")
+    first = len(described)
+    trunk = [
+        Layer(links.graph.calls[links.nodes[i].call].path, n.get("rms"), n.get("grad"))
+        for i, n in ((node, numbers.get(first + k, {})) for k, node in enumerate(layers))
+    ]
+    return Measured(units, trunk, value, notes, finite)
+
+
+def similarity(x: torch.Tensor) -> torch.Tensor | None:
+    """Mean cosine between different tokens (N,T,D) or channels (N,C,H,W) of one sample; None for other shapes.
+
+    With unit vectors u it is (‖Σu‖² − T) / (T(T−1)): linear in the number of tokens.
+    """
+    if x.dim() == 4 and x.shape[2] * x.shape[3] > 1:
+        x = x.flatten(2)
+    if x.dim() != 3 or x.shape[1] < 2:
+        return None
+    count = x.shape[1]
+    unit = torch.nn.functional.normalize(x.float(), dim=-1)
+    return ((unit.sum(1).square().sum(-1) - count) / (count * (count - 1))).mean()
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(x, dtype=torch.float32 if x.dtype != torch.float64 else None) / math.sqrt(
+        max(x.numel(), 1)
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _matching(out: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
+    """The tensor of a function's result that has the recorded shape."""
+    return next((t for t in output_tensors(out) if tuple(t.shape) == shape), None)
+
+
+def _plan(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[_Tap]]:
+    last: dict[Address, int] = {}
+    for node in links.nodes:
+        if node.address is not None:
+            last[node.address] = node.id
+    plan: defaultdict[Address, list[_Tap]] = defaultdict(list)
+
+    def at_result(owner: int, role: str, i: int) -> None:
+        node = links.nodes[i]
+        if node.address is not None and _is_result(i, last[node.address], links):
+            plan[node.address].append(_Tap(owner, role, i))
+
+    for k, unit in enumerate(described):
+        candidate = unit.candidate
+        at_result(k, "x", candidate.x)
+        at_result(k, "join", candidate.join)
+        at_result(k, "end", unit.end)
+        add = links.nodes[candidate.shortcut.add]
+        if add.address is not None and len(candidate.branches) == 1 and not candidate.sides:
+            position = _operand(candidate.shortcut, add)
+            plan[add.address].append(_Tap(k, "operands", candidate.shortcut.add, position))
+    for k, i in enumerate(layers):
+        at_result(len(described) + k, "layer", i)
+    return plan
+
+
+def _operand(term: Term, add: Node) -> int:
+    return 0 if add.attrs.get("fused") and term.node == add.inputs[0] else term.position
+
+
+def _is_result(i: int, last: int, links: Links) -> bool:
+    """Whether the last node made in a function call holds what node i holds."""
+    return i == last or links.strip(last) == links.strip(i) or links.nodes[last].attrs.get("extra", False)
+
+
+def _tap_inputs(taps: _Taps, described: Sequence[Described], links: Links, tensors: list[torch.Tensor]) -> None:
+    leaves = [n.id for n in links.nodes if n.op == "input"]
+    by_leaf = dict(zip(leaves, tensors, strict=False))
+    for k, unit in enumerate(described):
+        if unit.candidate.x in by_leaf:
+            taps.read(_Tap(k, "x", unit.candidate.x), by_leaf[unit.candidate.x])
+
+
+def _layers(links: Links) -> list[int]:
+    """Outputs of weighted layers, in order."""
+    weighted = ops.CONVOLUTION | ops.MATMUL
+    return [
+        n.id for n in links.nodes
+        if n.op in weighted and n.floating and n.data and links.alive[n.id]
+        and any(not links.nodes[j].data for j in n.inputs)
+    ]  # fmt: skip
+
+
+def _earliest(roots: dict[int, torch.Tensor], links: Links) -> list[torch.Tensor]:
+    """Tensors that no other of them leads to: a backward run that reaches these passes all."""
+    mask = 0
+    for i in roots:
+        mask |= 1 << i
+    return [t for i, t in roots.items() if not links.ancestors[i] & mask]
+
+
+def _loss_of(output: Any, loss: Loss | None, notes: list[str]) -> torch.Tensor | None:
+    if not any(t.is_floating_point() for t in output_tensors(output)):
+        notes.append("the model has no floating output: no loss, only the forward half was measured")
+        return None
+    scalar = (loss or projection_loss)(output)
+    if not scalar.requires_grad:
+        notes.append("the output needs no gradient (frozen, detached or no_grad): only the forward half was measured")
+        return None
+    return scalar
+
+
+def _backward(scalar: torch.Tensor, roots: list[torch.Tensor], notes: list[str]) -> None:
+    if not roots:
+        notes.append("no stream tensor needs a gradient: only the forward half was measured")
+        return
+    try:
+        torch.autograd.grad(scalar, roots, allow_unused=True)
+    except RuntimeError as error:
+        notes.append(f"the backward run failed, only the forward half was measured: {str(error).splitlines()[0]}")

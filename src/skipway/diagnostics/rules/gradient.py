@@ -1,0 +1,76 @@
+"""Rules ``gradient-vanishing`` and ``gradient-exploding``: the gradient along the stream, first against last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from skipway.diagnostics.finding import Finding
+from skipway.diagnostics.profile import Curve, gradient_curve
+from skipway.diagnostics.rules._rule import Evidence, rule
+
+__all__ = ["exploding", "vanishing"]
+
+# Over the public models of the test zoo at their own initialisation the ratio of the first unit's gradient to the last's
+# lies between these; a further factor of ten is left on either side.
+SMALLEST_RATIO: Final = 1e-3
+LARGEST_RATIO: Final = 1e4
+_FEWEST_POINTS: Final = 6
+_SOURCE: Final = "He et al. 2016, arXiv 1603.05027, eq. 5; thresholds: spread over 169 public models at initialisation"
+
+
+@rule(
+    "gradient-vanishing",
+    severity="warning",
+    summary="The gradient shrinks on its way back to the first units.",
+    explanation="The norm of the gradient with respect to the stream at the first unit is under 1/1000 of that at the last,"
+    " and it falls steadily. A ratio alone is a symptom: look for its cause (scaled or gated shortcuts, norms on the"
+    " path, a missing shortcut).",
+    fix="make the shortcut an identity and put norm and activation into the branch (pre-activation)",
+    source=_SOURCE,
+)
+def vanishing(evidence: Evidence) -> Iterator[Finding]:
+    """Fire when the first gradient is far below the last one and most steps go down."""
+    curve = gradient_curve(evidence.units, evidence.layers)
+    if curve is None or len(curve.values) < _FEWEST_POINTS or curve.ratio >= SMALLEST_RATIO or not curve.falls_back:
+        return
+    yield _finding("gradient-vanishing", curve, f"the gradient falls to {curve.ratio:.2g} of itself on its way to the first")
+
+
+@rule(
+    "gradient-exploding",
+    severity="warning",
+    summary="The gradient grows on its way back to the first units.",
+    explanation="The norm of the gradient with respect to the stream at the first unit is over 10,000 times that at the"
+    " last, and it grows steadily. Common causes: branches at scale 1 without normalisation, λ > 1 on the shortcut.",
+    fix="scale the branches down (zero-initialise their last layer or norm gain, 1/√L, Fixup) or normalise inside them",
+    source=_SOURCE,
+)
+def exploding(evidence: Evidence) -> Iterator[Finding]:
+    """Fire when the first gradient is far above the last one and most steps go up."""
+    curve = gradient_curve(evidence.units, evidence.layers)
+    if curve is None or len(curve.values) < _FEWEST_POINTS or curve.ratio <= LARGEST_RATIO or not curve.grows_back:
+        return
+    yield _finding("gradient-exploding", curve, f"the gradient grows {curve.ratio:.2g}-fold on its way to the first")
+
+
+def _finding(rule_id: str, curve: Curve, what: str) -> Finding:
+    from skipway.diagnostics.rules._rule import RULES
+
+    known = RULES[rule_id]
+    return Finding(
+        rule=rule_id,
+        severity="warning",
+        path=curve.steepest_path,
+        message=f"{what} {curve.what}; {math.exp(-curve.slope):.3g} per {curve.what}",
+        evidence={
+            "first_over_last": curve.ratio,
+            "first": curve.values[0],
+            "last": curve.values[-1],
+            f"{curve.what}s": len(curve.values),
+            "slope_per_step": -curve.slope,
+        },
+        fix=known.fix,
+        source=known.source,
+    )

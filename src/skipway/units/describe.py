@@ -1,0 +1,413 @@
+"""From a candidate to its formula: name what stands on the shortcut, at the ends of the branch, and after the join."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+
+from skipway.form import Merge, Op, UnitForm
+from skipway.trace import ops
+from skipway.trace.graph import Node
+from skipway.units.find import Candidate, Found, Term
+from skipway.units.links import Links
+from skipway.units.routes import Routes, Step
+
+__all__ = ["Described", "Tail", "describe"]
+
+_TAIL_KINDS = frozenset({"view", "scale", "center"})
+# Nodes followed back through a branch to write it down: beyond this the equation would be no help anyway.
+_LONGEST_BRANCH = 400
+_NORMS = frozenset({"batch", "layer", "rms", "group", "instance"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A branch's end: `output` is F's own output, `nodes` the scales and views that take it to the join."""
+
+    term: Term
+    output: int
+    nodes: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Described:
+    """A candidate with its formula and the nodes behind each part of it (in order of execution).
+
+    Args:
+        shortcut_nodes: from x (exclusive) to the shortcut operand.
+        tails: one per branch.
+        after_nodes: from the join (exclusive) to `end`, the stream behind the unit.
+    """
+
+    candidate: Candidate
+    form: UnitForm
+    shortcut_nodes: tuple[int, ...]
+    tails: list[Tail]
+    after_nodes: tuple[int, ...]
+    end: int
+    after_steps: list[tuple[Op, int]] = field(default_factory=list)
+
+
+class _Describer:
+    def __init__(self, found: Found) -> None:
+        self.links: Links = found.links
+        self.routes: Routes = found.routes
+        self.nodes = found.links.nodes
+        self.graph = found.links.graph
+
+    def describe(self, candidate: Candidate) -> Described:
+        after, region, end = self.after(candidate.join)
+        steps = list(reversed(candidate.route.steps))
+        shortcut = list(self.route_ops(steps))
+        branches = [self.branch(t, candidate) for t in candidate.branches]
+        tails = [self.tail(t, candidate) for t in candidate.branches]
+        merge: Merge = "add"
+        root = self.nodes[candidate.join]
+        if root.attrs.get("fused") == "stack-mean":
+            if len(root.inputs) == 2:
+                merge = "mean"
+            else:
+                shortcut.append(Op("scale", 1.0 / len(root.inputs)))
+                branches = [(*b, Op("scale", 1.0 / len(root.inputs))) for b in branches]
+        if any(self.nodes[i].op == "sub" for tail in tails for i in tail.nodes):
+            shortcut.append(Op("scale", branches[0][-1].detail if branches[0][-1].kind == "scale" else "tensor"))
+        shortcut += self.join_scale(candidate.shortcut)
+        branches = [(*b, *self.join_scale(t)) for b, t in zip(branches, candidate.branches, strict=True)]
+        form = UnitForm(
+            shortcut=tuple(shortcut),
+            merge=merge,
+            branch=branches[0],
+            parallel=tuple(branches[1:]) if merge == "add" else (),
+            after=tuple(op for op, _ in after),
+            stream="pair" if candidate.pair else "single",
+        )
+        return Described(candidate, form, tuple(s.node for s in steps), tails, tuple(sorted(region)), end, after)
+
+    # ---- shortcut and ends of branches
+
+    def route_ops(self, steps: list[Step]) -> list[Op]:
+        """The operations of steps in order of execution; what leaves the numbers alone is left out."""
+        out: list[Op] = []
+        composite = False
+        for step in steps:
+            if step.kind == "norm" and self.nodes[step.node].op in ops.MULTIPLY:
+                centred = self.nodes[self.links.strip(step.source)].op == "sub"
+                out.append(Op("norm", "layer" if centred else "rms"))
+                composite = True
+                continue
+            if composite and step.kind == "scale" and step.detail in ("learned vector", "tensor"):
+                composite = False  # the gain of a norm written by hand
+                continue
+            op = self.step_op(step)
+            if op is not None:
+                composite = False
+                if not (out and op.kind == "slice" and out[-1] == op):  # rows and columns are sliced one after the other
+                    out.append(op)
+        return out
+
+    def step_op(self, step: Step) -> Op | None:
+        """One step as an operation, None where it leaves the numbers alone."""
+        node = self.nodes[step.node]
+        if step.kind == "scale":
+            return Op("scale", _number(step.detail)) if step.detail != "mask" else None
+        if step.kind in ("norm", "activation"):
+            return Op(step.kind, step.detail)
+        if step.kind == "gate":
+            return Op("gate", step.detail)
+        if step.kind == "dropout":
+            return self.dropout(node, step.detail)
+        if step.kind == "slice":
+            return self.slicing(node, self.nodes[step.source])
+        if step.kind == "pad":
+            return Op("pad", "zero")
+        if step.kind == "pool":
+            return Op("pool", self.pooling(node, self.nodes[step.source]))
+        if step.kind in ("projection", "kernel"):
+            return Op("projection", "linear" if step.detail == "linear" else self.window(node))
+        return None
+
+    def dropout(self, node: Node, detail: str) -> Op | None:
+        """Dropout with its probability where the operation shows it."""
+        if detail == "drop_path":
+            return Op("drop_path")
+        p = node.attrs.get("p")
+        if node.attrs.get("train") is False or p == 0:
+            return None
+        return Op("dropout", float(p)) if isinstance(p, (int, float)) else Op("dropout")
+
+    def slicing(self, node: Node, source: Node) -> Op | None:
+        """A strided subsample, a part, or nothing."""
+        if node.shape == source.shape:
+            return None
+        step = node.attrs.get("step", 1) or 1
+        return Op("slice", f"stride{step}" if step > 1 else "part")
+
+    def pooling(self, node: Node, source: Node) -> str:
+        """Kind, kernel and stride of a pooling operation, e.g. ``avg2x2/2``."""
+        kind = "max" if "max" in node.op else "avg" if "avg" in node.op else "upsample" if "upsample" in node.op else "max"
+        kernel = node.attrs.get("kernel_size")
+        if not kernel:
+            return kind
+        stride = node.attrs.get("stride") or kernel
+        return kind + _window(kernel, stride, len(source.shape) - 2)
+
+    def window(self, node: Node) -> str:
+        """Kernel and stride of a convolution, e.g. ``3x3/2``."""
+        kernel = self.routes.kernel(node)
+        return _window(kernel, node.attrs.get("stride") or (1,), len(kernel))
+
+    def join_scale(self, term: Term) -> list[Op]:
+        """A factor that the join itself applies to an operand: alpha, beta, minus."""
+        add = self.nodes[term.add]
+        fused = add.attrs.get("fused", "")
+        factor: object = 1
+        if fused in ("addmm", "baddbmm", "addbmm", "addmv"):
+            factor = add.attrs.get("beta" if term.position == 0 else "alpha", 1)
+        elif fused in ("addcmul", "addcdiv"):
+            factor = add.attrs.get("value", 1) if term.position else 1
+        elif not fused and term.position == 1:
+            factor = add.attrs.get("alpha", 1)
+        if not isinstance(factor, (int, float)):
+            factor = 1
+        if not fused and ((add.op == "sub" and term.position == 1) or (add.op == "rsub" and term.position == 0)):
+            factor = -factor
+        return [Op("scale", float(factor))] if factor != 1 else []
+
+    def tail(self, term: Term, candidate: Candidate) -> Tail:
+        """Peel scales and views off the end of a branch, down to F's own output."""
+        nodes: list[int] = []
+        i = term.node
+        if self.nodes[i].attrs.get("synthetic"):  # one side of a lerp: its weight belongs to the join
+            nodes.append(i)
+            i = self.nodes[i].inputs[0]
+        while i in candidate.region:
+            steps = self.routes.steps(i)
+            if len(steps) != 1 or steps[0].kind not in _TAIL_KINDS or steps[0].source not in candidate.region:
+                break
+            if steps[0].kind == "center":
+                break
+            nodes.append(i)
+            i = steps[0].source
+        interpolation = self.interpolated(i, candidate) if nodes else None
+        if interpolation is not None:
+            nodes.append(i)
+            i = interpolation
+        while nodes and self.nodes[nodes[-1]].op in ops.VIEW:
+            i = nodes.pop()  # views next to F belong to F: its output is replaced where it was made
+        return Tail(term, i, tuple(reversed(nodes)))
+
+    def interpolated(self, i: int, candidate: Candidate) -> int | None:
+        """In x + a·(F(x) - x) the node of F(x)."""
+        node = self.nodes[i]
+        if node.op != "sub" or len(node.inputs) != 2 or candidate.route.steps:
+            return None
+        first, second = node.inputs
+        return first if self.links.strip(second) == candidate.base and first in candidate.region else None
+
+    # ---- the branch, written down
+
+    def branch(self, term: Term, candidate: Candidate) -> tuple[Op, ...]:
+        """The operations of a branch along its main line, in order of execution."""
+        out: list[Op] = []
+        line: list[Step] = []
+        i = term.node
+        for _ in range(_LONGEST_BRANCH):
+            if i == candidate.x or i not in candidate.region:
+                break
+            step = self.branch_step(i, candidate)
+            if step is None:
+                break
+            line.append(step)
+            i = step.source
+        pending: list[Step] = []
+        for step in reversed(line):
+            if step.kind == "weight":
+                out += self.route_ops(pending)
+                pending = []
+                op = Op("weight", step.detail)
+                if not (op.detail == "attention" and out and out[-1] == op):
+                    out.append(op)
+            else:
+                pending.append(step)
+        out += self.route_ops(pending)
+        # Cutting into heads or windows and padding to them is the branch's own business; a part at the end is not.
+        return tuple(op for k, op in enumerate(out) if op.kind not in ("slice", "pad") or k == len(out) - 1)
+
+    def branch_step(self, i: int, candidate: Candidate) -> Step | None:
+        """One step back along the main line of a branch."""
+        node = self.nodes[i]
+        inside = [j for j in node.inputs if self.nodes[j].floating and (j in candidate.region or j == candidate.x)]
+        if not inside:
+            inside = [j for j in self.links.data_inputs(node) if self.links.descends(j, candidate.x)]
+        if not inside:
+            return None
+        first = inside[0]
+        if node.op in ops.CONVOLUTION:
+            return Step("weight", self.convolution(node), i, first)
+        if node.op in ops.MATMUL:
+            weighted = any(not self.nodes[j].data for j in node.inputs)
+            return Step("weight", "linear" if weighted else "attention", i, inside[-1])
+        if node.op in ops.ATTENTION or node.op in ops.BATCHED_MATMUL:
+            return Step("weight", "attention", i, inside[-1])
+        if node.op in ops.ACTIVATION:
+            return Step("activation", ops.activation_name(node.op, node.attrs), i, first)
+        light = [s for s in self.routes.steps(i) if s.source in inside]
+        if light and light[0].kind not in ("projection", "kernel"):
+            return light[0]
+        if node.op in ops.HEAVY:
+            return Step("weight", node.op, i, first)
+        if node.op in ops.MULTIPLY and len(inside) == 2 and (written_out := self.activation_by_hand(i, inside)):
+            return written_out
+        return Step("view", node.op, i, first)
+
+    def activation_by_hand(self, i: int, inside: list[int]) -> Step | None:
+        """GELU or SiLU written out: a product of two pointwise functions of one value."""
+        a, b = inside
+        common = (self.links.ancestors[a] | 1 << a) & (self.links.ancestors[b] | 1 << b)
+        if not common:
+            return None
+        start = common.bit_length() - 1
+        region = {self.nodes[j].op for j in self.links.region(start, i)}
+        if not region <= ops.POINTWISE or not region & {"tanh", "erf", "sigmoid"}:
+            return None
+        return Step("activation", "silu" if "sigmoid" in region else "gelu", i, start)
+
+    def convolution(self, node: Node) -> str:
+        """A convolution of a branch, e.g. ``conv3x3/2``; depthwise and grouped ones are marked."""
+        groups = node.attrs.get("groups", 1)
+        data = self.links.data_inputs(node)
+        channels = self.nodes[data[0]].shape[1] if data and len(self.nodes[data[0]].shape) > 1 else 0
+        prefix = "conv" if groups == 1 else "dwconv" if groups == channels else "gconv"
+        return prefix + self.window(node)
+
+    # ---- after the join
+
+    def after(self, join: int) -> tuple[list[tuple[Op, int]], set[int], int]:
+        """What follows the join on the stream: immediate post-dominators within the join's own module call."""
+        found: list[tuple[Op, int]] = []
+        region: set[int] = set()
+        current = join
+        call = self.nodes[join].call
+        for _ in range(12):
+            after, between = self.post_dominator(current)
+            if after is None:
+                break
+            node = self.nodes[after]
+            if call not in self.graph.chain(node.call):
+                break
+            if any(self.nodes[i].op not in ops.POINTWISE for i in between):
+                break
+            outside = [
+                j for i in (*between, after) for j in self.links.data_inputs(self.nodes[i])
+                if j != current and j not in between
+            ]  # fmt: skip
+            if outside:
+                break
+            op, goes_on = self.after_op(node, between, found)
+            if not goes_on:
+                break
+            if op is not None:
+                found.append((op, after))
+            region |= between | {after}
+            current = after
+        return found, region, current
+
+    def after_op(self, node: Node, between: set[int], found: list[tuple[Op, int]]) -> tuple[Op | None, bool]:
+        """One operation after the join, and whether the walk goes on."""
+        inner = {self.nodes[i].op for i in between}
+        if node.op in ops.VIEW:
+            return None, True
+        if node.op in ops.NORM:
+            return Op("norm", ops.norm_name(node.op)), True
+        if node.op in ops.ACTIVATION:
+            return Op("activation", ops.activation_name(node.op, node.attrs)), True
+        if node.op in ops.DROPOUT:
+            return self.dropout(node, "dropout"), True
+        if node.op not in ops.MULTIPLY and not (node.op == "div" and between):
+            return None, node.op in ops.ADD and bool(found) and len(self.links.data_inputs(node)) == 1
+        if inner & {"rsqrt", "sqrt", "reciprocal", "pow", "linalg_vector_norm"}:
+            return Op("norm", "layer" if "sub" in inner else "rms"), True
+        if inner & ops.ACTIVATION:
+            return Op("activation", "silu" if "sigmoid" in inner else "gelu"), True
+        if len(self.links.data_inputs(node)) == 1:
+            kind, detail = self.routes.scale(node)
+            last = found[-1][0] if found else None
+            if detail in ("learned vector", "mask") and last is not None and last.kind == "norm":
+                return None, True  # gain of a norm written by hand; a padding mask is no part of the formula
+            if detail == "mask":
+                return None, True
+            if kind == "dropout":
+                return self.dropout(node, detail), True
+            return Op(kind, _number(detail)), True
+        return None, False
+
+    def post_dominator(self, i: int, limit: int = 40) -> tuple[int | None, set[int]]:
+        """The node through which everything that leaves i passes, and the nodes before it."""
+        if i in self.links.outputs:
+            return None, set()
+        queue: list[int] = []
+        seen: set[int] = set()
+        for c in self.links.consumers[i]:
+            if self.links.alive[c] and self.nodes[c].floating:
+                heapq.heappush(queue, c)
+                seen.add(c)
+        between: set[int] = set()
+        while queue and len(between) < limit:
+            node = heapq.heappop(queue)
+            if not queue:
+                return node, between
+            between.add(node)
+            if node in self.links.outputs:
+                return None, between
+            for c in self.links.consumers[node]:
+                if self.links.alive[c] and self.nodes[c].floating and c not in seen:
+                    seen.add(c)
+                    heapq.heappush(queue, c)
+        return None, between
+
+
+def describe(found: Found) -> list[Described]:
+    """Write down every candidate; a norm after the last unit of a pre-norm chain is the chain's, not the unit's."""
+    describer = _Describer(found)
+    described = [describer.describe(c) for c in found.candidates]
+    links = found.links
+    bases = {d.candidate.base for d in described}
+    followed = [
+        links.strip(d.candidate.join) in bases or links.strip(d.end) in bases for d in described
+    ]  # fmt: skip
+    clean = sum(f and not d.after_steps for d, f in zip(described, followed, strict=True))
+    siblings = sum(followed)
+    for unit, is_followed in zip(described, followed, strict=True):
+        norm = any(op.kind == "norm" and op.detail in _NORMS for op, _ in unit.after_steps)
+        if not is_followed and norm and siblings and clean * 2 > siblings:
+            form = unit.form
+            unit.form = UnitForm(
+                shortcut=form.shortcut, merge=form.merge, branch=form.branch, parallel=form.parallel, stream=form.stream
+            )
+            unit.after_nodes, unit.after_steps, unit.end = (), [], unit.candidate.join
+    return described
+
+
+def _number(detail: str) -> str | float:
+    try:
+        return float(detail)
+    except ValueError:
+        return detail
+
+
+def _window(kernel: object, stride: object, dims: int) -> str:
+    """Kernel and stride in words; a stride of 1 is left out."""
+    k, s = _spread(kernel, dims), _spread(stride, dims)
+    text = "x".join(map(str, k))
+    if all(v == 1 for v in s):
+        return text
+    return f"{text}/{s[0]}" if len(set(s)) == 1 else f"{text}/" + "x".join(map(str, s))
+
+
+def _spread(value: object, dims: int) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * max(dims, 1)
+    values = tuple(value) if isinstance(value, (list, tuple)) else (1,)
+    return values * dims if len(values) == 1 and dims > 1 else values
+
+

@@ -1,0 +1,73 @@
+"""Where a unit is: the module path that a person would point at."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from skipway.trace.graph import PARAM
+from skipway.units.describe import Described
+from skipway.units.links import Links
+
+__all__ = ["paths", "place_of"]
+
+# A module "holds" a branch when at least this share of the branch's weight runs inside it (the rest are shared helpers).
+_HOLDS = 0.8
+
+
+def place_of(node: int, links: Links) -> str:
+    """Module path of the call in which a node ran, ``<root>`` for the model itself."""
+    return links.graph.calls[links.nodes[node].call].path or "<root>"
+
+
+def paths(described: list[Described], links: Links) -> list[str]:
+    """A name for each unit: the smallest module around join and branch, or its child where it holds several units.
+
+    ``@k`` marks the k-th call of a shared module, ``#k`` the k-th of several units that share a name.
+    """
+    graph = links.graph
+    scopes, children = [], []
+    for unit in described:
+        weights = _weights(unit, links)
+        total = sum(weights.values()) or 1
+        scope = links.nodes[unit.candidate.join].call
+        while scope > 0 and sum(w for c, w in weights.items() if scope in graph.chain(c)) < _HOLDS * total:
+            scope = graph.calls[scope].parent
+        inside: Counter[int] = Counter()
+        for call, weight in weights.items():
+            chain = graph.chain(call)
+            if scope in chain:
+                at = chain.index(scope)
+                inside[chain[at - 1] if at > 0 else scope] += weight
+        child, heaviest = inside.most_common(1)[0] if inside else (scope, 0)
+        scopes.append(scope)
+        children.append(child if child != scope and heaviest >= _HOLDS * total else None)
+    shared = Counter(scopes)
+    names = []
+    for scope, child in zip(scopes, children, strict=True):
+        call = graph.calls[child if shared[scope] > 1 and child is not None else scope]
+        number = graph.calls[scope].number
+        names.append((call.path or "<root>") + (f"@{number}" if number else ""))
+    several = Counter(names)
+    seen: Counter[str] = Counter()
+    for k, name in enumerate(names):
+        if several[name] > 1:
+            seen[name] += 1
+            names[k] = f"{name}#{seen[name]}"
+    return names
+
+
+def _weights(unit: Described, links: Links) -> Counter[int]:
+    """Parameters used by the branch's heavy operations, by module call."""
+    weights: Counter[int] = Counter()
+    for i in unit.candidate.region:
+        node = links.nodes[i]
+        if links.is_heavy(i):
+            used = 0
+            for j in node.inputs:
+                if not links.nodes[j].data and links.nodes[j].taint & PARAM:
+                    size = 1
+                    for s in links.nodes[j].shape:
+                        size *= s
+                    used += size
+            weights[node.call] += 1 + used
+    return weights
