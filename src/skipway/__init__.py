@@ -1,0 +1,47 @@
+"""skipway builds, trains and X-rays residual networks.
+
+Names are imported when first used, so that ``import skipway`` loads no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+__version__ = "0.1.0"
+
+_WHERE: Final = {
+    "Design": "skipway.designs",
+    "DesignInfo": "skipway.designs",
+    "FeatureNet": "skipway.models",
+    "Inspection": "skipway.diagnostics.inspection",
+    "Net": "skipway.models",
+    "Op": "skipway.form",
+    "SkipwayError": "skipway.errors",
+    "Stack": "skipway.models",
+    "Unit": "skipway.models",
+    "UnitForm": "skipway.form",
+    "create_model": "skipway.models",
+    "inspect": "skipway.diagnostics.inspect",
+    "list_designs": "skipway.models",
+    "list_models": "skipway.models",
+    "load_model": "skipway.models.load",
+    "load_torchvision_state_dict": "skipway.models",
+}
+__all__ = [
+    "Design", "DesignInfo", "FeatureNet", "Inspection", "Net", "Op", "SkipwayError", "Stack", "Unit", "UnitForm",
+    "__version__", "create_model", "inspect", "list_designs", "list_models", "load_model",
+    "load_torchvision_state_dict",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'skipway' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,165 @@
+"""A model: stem, stack, head, with timm's habits.
+
+Shapes: N batch, C channels, H and W image, T tokens, D width, K classes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from skipway.designs import Design
+from skipway.errors import SkipwayError
+from skipway.models.heads import Head, Pooling
+from skipway.models.stack import PlannedStack
+
+__all__ = ["FeatureInfo", "FeatureNet", "Net"]
+
+
+class Net(nn.Module):
+    """``head(stack(stem(x)))``.
+
+    Args:
+        name: as `create_model` reads it back.
+        stem: input to stream.
+        stack: the units.
+        head: stream to output.
+        default_cfg: what the model is called with: ``input_size`` without the batch, ``input_dtype``, ``num_classes`` …
+    """
+
+    def __init__(
+        self, *, name: str, stem: nn.Module, stack: PlannedStack, head: Head, default_cfg: dict[str, Any]
+    ) -> None:
+        super().__init__()
+        self.name, self.default_cfg = name, default_cfg
+        self.num_classes, self.num_features = int(default_cfg["num_classes"]), stack.out_width
+        self.stem, self.stack, self.head = stem, stack, head
+
+    @property
+    def design(self) -> Design:
+        """The residual design of its units."""
+        return self.stack.design
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Input to logits."""
+        return self.forward_head(self.forward_features(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Input to the closed stream, (N,C,H,W) or (N,T,D)."""
+        features: Tensor = self.stack(self.stem(x))
+        return features
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Closed stream to logits (N,K), or to the pooled features."""
+        logits: Tensor = self.head(x, pre_logits=pre_logits)
+        return logits
+
+    def get_classifier(self) -> nn.Module:
+        """The last layer."""
+        return self.head.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: Pooling | None = None) -> None:
+        """A new last layer, freshly initialised by PyTorch's default.
+
+        Args:
+            num_classes: K; 0 for none.
+            global_pool: ``"average"``, ``"first"`` or ``"all"``; None leaves it.
+
+        Raises:
+            SkipwayError: a negative number; pooling that does not fit.
+        """
+        parameter = next(self.parameters())
+        self.head.reset(num_classes, global_pool)
+        self.head.to(device=parameter.device, dtype=parameter.dtype)
+        self.num_classes = num_classes
+        self.default_cfg = {**self.default_cfg, "num_classes": num_classes}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute each unit again in the backward pass instead of keeping its activations."""
+        self.stack.recompute = enable
+
+    def dummy_input(self, batch_size: int = 2) -> Tensor:
+        """A random batch that the model can be called with, drawn from PyTorch's generator."""
+        shape = (batch_size, *self.default_cfg["input_size"])
+        if self.default_cfg["input_dtype"] == "int64":
+            return torch.randint(self.default_cfg["vocabulary"], shape)
+        return torch.randn(shape)
+
+    def extra_repr(self) -> str:
+        """The name."""
+        return self.name
+
+
+class FeatureInfo:
+    """What a `FeatureNet` returns.
+
+    Args:
+        entries: for each map ``num_chs`` (channels), ``reduction`` (input pixels per step) and ``module`` (its unit).
+    """
+
+    def __init__(self, entries: list[dict[str, Any]]) -> None:
+        self.entries = entries
+
+    def channels(self) -> list[int]:
+        """Channels of each map."""
+        return [int(entry["num_chs"]) for entry in self.entries]
+
+    def reduction(self) -> list[int]:
+        """Input pixels per step of each map."""
+        return [int(entry["reduction"]) for entry in self.entries]
+
+    def module_name(self) -> list[str]:
+        """Path of the unit behind which each map is taken."""
+        return [str(entry["module"]) for entry in self.entries]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+class FeatureNet(nn.Module):
+    """The stream behind the last unit of each stage, as a list.
+
+    Args:
+        net: the whole net; its head is dropped, and its exit is not applied.
+        reduction: input pixels per step behind the stem.
+        out_indices: which stages, returned in order of depth; None for all.
+
+    Raises:
+        SkipwayError: no such stage.
+    """
+
+    def __init__(self, net: Net, *, reduction: int, out_indices: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.name, self.default_cfg = net.name, net.default_cfg
+        self.stem, self.stack = net.stem, net.stack
+        # The stream is tapped before the exit, whose parameters would never get a gradient.
+        self.stack.exit = None
+        plans = [unit.plan for unit in self.stack.built_units()]
+        ends: dict[int, int] = {plan.site.stage: i for i, plan in enumerate(plans)}
+        steps = [reduction]
+        for plan in plans:
+            steps.append(steps[-1] * plan.site.block.stride)
+        stages = sorted(ends)
+        chosen = tuple(stages) if out_indices is None else tuple(sorted(set(out_indices)))
+        if wrong := [stage for stage in chosen if stage not in ends]:
+            raise SkipwayError(f"out_indices {wrong} of {net.name}", f"stages from 0 to {stages[-1]}")
+        self.taps = tuple(ends[stage] for stage in chosen)
+        last = max(self.taps)
+        self.stack.units = self.stack.units[: last + 1]
+        self.feature_info = FeatureInfo(
+            [
+                {"num_chs": plans[i].out_width, "reduction": steps[i + 1], "module": f"stack.units.{i}"}
+                for i in self.taps
+            ]
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Input to a list of (N,C,H,W) or (N,T,D)."""
+        features: list[Tensor] = self.stack.run(self.stem(x), self.taps)[1]
+        return features
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """As for `Net`."""
+        self.stack.recompute = enable

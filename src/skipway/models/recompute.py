@@ -1,0 +1,37 @@
+"""Gradient checkpointing that counts batch statistics once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["recomputed"]
+
+
+def recomputed(unit: nn.Module, *inputs: Any) -> Any:
+    """``unit(*inputs)``, whose activations are computed again in the backward pass instead of being kept.
+
+    Running statistics of batch norms are updated in the first pass only; PyTorch alone would count each batch twice.
+    """
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), _untracked(unit)
+
+    return checkpoint(unit, *inputs, use_reentrant=False, context_fn=contexts)
+
+
+@contextmanager
+def _untracked(unit: nn.Module) -> Iterator[None]:
+    norms = [m for m in unit.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
