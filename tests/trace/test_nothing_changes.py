@@ -11,9 +11,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from skipway.diagnostics.inspect import inspect
 from torch import Tensor, nn
 
+from skipway.diagnostics.inspect import inspect
 from zoo.fingerprint import differences, state
 from zoo.models import SAMPLE, ZOO
 from zoo.restless import RESTLESS, Bomb, Restless

@@ -220,7 +220,7 @@ def _(b: Block, x: Tensor) -> Tensor:
     return torch.where(x.sum(-1, keepdim=True) > 0, x + b.branch(x), x)
 
 
-@join("a unit within the branch", units=6, shortcut="x*6", after="x*6")
+@join("a unit within the branch", units=6, shortcut="x*6", after="ReLU*3 x*3")
 def _(b: Block, x: Tensor) -> Tensor:
     y = b.branch.inner(x)
     y = y + b.gate(torch.relu(y))

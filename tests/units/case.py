@@ -72,7 +72,7 @@ class Case:
         units: number of merges of kind ``unit``; None where opinions may differ.
         shortcut, after: histograms of h and f (see `zoo.compare`), or None where they are not judged.
         also: at least so many merges of other kinds, ``{"injection": 2}``; kinds not named are not judged.
-        listed: at least so many joins must be in `unexplained` or of kind ``merge``: seen, and not guessed.
+        listed: at least so many joins must be reported: as units, as kind ``merge``, or in `unexplained`.
         train: whether to inspect it in train mode.
         proved: whether a proof is possible (on the meta device there are no numbers).
     """

@@ -36,9 +36,10 @@ def test_truths_agree_with_themselves() -> None:
     """The number of shortcuts, of afters and of units is one number."""
     for name, truth in TRUTHS.items():
         totals = {
-            sum(int(item.rpartition("*")[2]) for item in text.split())
+            sum(int(item.rpartition("*")[2]) for item in alternative.split())
             for text in (truth.shortcut, truth.after)
             if text is not None
+            for alternative in text.split(" | ")
         }
         if truth.units is not None:
             totals.add(truth.units + truth.long_skips)

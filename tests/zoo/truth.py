@@ -137,7 +137,9 @@ TRUTHS: Final[dict[str, Truth]] = {
     "timm/sequencer2d_s": Truth(36, "x*36", "x*36"),
     "timm/swiftformer_xs": Truth(None, "x*28", "x*28"),
     "timm/tiny_vit_5m_224": Truth(None, "x*22", "x*20 GELU*2"),
-    "timm/efficientformer_l1": Truth(None, "x*30", "x*30"),
+    "timm/efficientformer_l1": Truth(
+        None, "x*16 λ*14", "x*30", why="x + λ(pool(x) - x) is (1 - λ)x + λ pool(x): λ stands on the shortcut too"
+    ),
     "timm/efficientformerv2_s0": Truth(
         None,
         "x*18 BN·Conv3x3*1 AvgPool*1",
@@ -172,7 +174,9 @@ TRUTHS: Final[dict[str, Truth]] = {
     "timm/samvit_base_patch16_224": Truth(24, "x*24", "x*24"),
     "timm/fasternet_t0": Truth(13, "x*13", "x*13"),
     "timm/shvit_s1": Truth(None, "x*39", "x*39"),
-    "timm/efficientvim_m1": Truth(None, "x*4 lerp*24", "x*28", why="x + a(F(x) - x) is (1 - a)x + a F(x)"),
+    "timm/efficientvim_m1": Truth(
+        None, "x*4 λ*24 | x*4 lerp*24", "x*28", why="x + a(F(x) - x) is (1 - a)x + a F(x), a learned"
+    ),
     "timm/lcnet_050": Truth(0, "", ""),
     "timm/vit_base_patch32_plus_256": Truth(24, "x*24", "x*24"),
     "timm/bat_resnext26ts": Truth(
@@ -210,10 +214,10 @@ TRUTHS: Final[dict[str, Truth]] = {
     "tv/fcn_resnet50": Truth(16, "x*12 BN·Conv1x1*4", "ReLU*16"),
     "tv/resnet18_fpn": Truth(
         8,
-        "x*5 BN·Conv1x1*3 Conv1x1*3",
+        "x*5 BN·Conv1x1*3 Conv1x1*3 | x*5 scale[tensor]·Conv1x1*3 Conv1x1*3",
         "ReLU*8 x*3",
         long_skips=3,
-        why="FrozenBatchNorm2d is a norm written as x·scale + bias; the three lateral merges are long skips",
+        why="FrozenBatchNorm2d is x·scale + bias of two buffers; the three lateral merges are long skips",
     ),
     "hf/bert": Truth(8, "x*8", "LN*8"),
     "hf/roberta": Truth(8, "x*8", "LN*8"),
