@@ -4,9 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# Several small models in two processes: more threads than that only get in each other's way.
-export OMP_NUM_THREADS ?= 1
-
 .PHONY: install demo test test-all lint clean
 
 install: $(STAMP)
@@ -25,11 +22,12 @@ lint: install
 	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/mypy
 
+# Two processes with small models: more threads than one each only get in each other's way.
 test: lint
-	$(BIN)/python -m pytest -n 2 -m "not exhaustive"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not exhaustive"
 
 test-all: lint
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -140,8 +140,9 @@ class Stretch:
         shortcut: what stands on the shortcut, in order.
         after: what stands on the stream behind the merge, in order.
         proved: whether every unit of the stretch carries a proof.
-        stream_rms, branch_share, cosine, grad: first and last value over the stretch, None where not measured;
-            `branch_share` is rms(branch) / (rms(shortcut) + rms(branch)), dimensionless.
+        stream_rms, branch_share, cosine, similarity, grad: first and last value over the stretch, None where not
+            measured; `branch_share` is rms(branch) / (rms(shortcut) + rms(branch)), dimensionless; `similarity` is the
+            mean cosine between tokens (channels of an image) behind the unit.
     """
 
     label: str
@@ -155,6 +156,7 @@ class Stretch:
     stream_rms: tuple[float, float] | None = None
     branch_share: tuple[float, float] | None = None
     cosine: tuple[float, float] | None = None
+    similarity: tuple[float, float] | None = None
     grad: tuple[float, float] | None = None
 
     @property

@@ -79,6 +79,6 @@ def post_norm(units: int = 120) -> Inspection:
 
 def nothing() -> Inspection:
     return Inspection(
-        model="Sequential", mode="eval", batch="float32[2,8]", loss="mean", profile="structure", units=[],
+        model="Sequential", mode="eval", batch="float32[2,8]", loss="mean", profile="default, structure only", units=[],
         findings=[], unexplained=[], notes=["no two tensors with a common ancestor are added"],
     )  # fmt: skip

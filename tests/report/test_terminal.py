@@ -28,23 +28,25 @@ def test_resnet50() -> None:
     assert repr(examples.resnet50()) == text("""
         skipway · tv:resnet50
         16 residual units, each proved (worst proof error 4.25 eps)
-        25.6 M parameters · 16.4 GFLOP forward · 350 MiB made · train mode · batch float32[2,3,224,224] ·
-        loss: random projection of the output (seed 0) · profile default · 5 forward runs · 3.2 s
-            unit          x' =                                 rms share         cos          grad
+        25.6 M parameters · 16.4 GFLOP forward · 350 MiB of activations · train mode
+        batch float32[2,3,224,224] · loss: random projection of the output (seed 0) · profile default
+        5 forward runs · 3.2 s
+            unit          x' =                                 rms share         cos alike          grad
         │   input
-        ▣◇▽ layer1.0      ReLU( BN·Conv1x1(x) + A(x) )        0.80   40%           0        2.0e-3
-        ▽   layer1.1…2 ×2 ReLU( x + A(x) )               0.90→1.00   40% -0.01→-0.02 1.0e-3→6.7e-4
-        ▣◇▽ layer2.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.10   40%       -0.03        5.0e-4
-        ▽   layer2.1…3 ×3 ReLU( x + A(x) )               1.20→1.40   40% -0.04→-0.06 4.0e-4→2.9e-4
-        ▣◇▽ layer3.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.50   40%       -0.07        2.5e-4
-        ▽   layer3.1…5 ×5 ReLU( x + A(x) )               1.60→2.00   40% -0.08→-0.12 2.2e-4→1.5e-4
-        ▣◇▽ layer4.0      ReLU( BN·Conv1x1/2(x) + B(x) )      2.10   40%       -0.13        1.4e-4
-        ▽   layer4.1…2 ×2 ReLU( x + A(x) )               2.20→2.30   40% -0.14→-0.15        1.3e-4
+        ▣◇▽ layer1.0      ReLU( BN·Conv1x1(x) + A(x) )        0.80   40%        0.00  0.20        2.0e-3
+        ▽   layer1.1…2 ×2 ReLU( x + A(x) )               0.90→1.00   40% -0.01→-0.02  0.20 1.0e-3→6.7e-4
+        ▣◇▽ layer2.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.10   40%       -0.03  0.20        5.0e-4
+        ▽   layer2.1…3 ×3 ReLU( x + A(x) )               1.20→1.40   40% -0.04→-0.06  0.20 4.0e-4→2.9e-4
+        ▣◇▽ layer3.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.50   40%       -0.07  0.20        2.5e-4
+        ▽   layer3.1…5 ×5 ReLU( x + A(x) )               1.60→2.00   40% -0.08→-0.12  0.20 2.2e-4→1.5e-4
+        ▣◇▽ layer4.0      ReLU( BN·Conv1x1/2(x) + B(x) )      2.10   40%       -0.13  0.20        1.4e-4
+        ▽   layer4.1…2 ×2 ReLU( x + A(x) )               2.20→2.30   40% -0.14→-0.15  0.20        1.3e-4
         │   output
         A = BN·Conv1x1·ReLU·BN·Conv3x3·ReLU·BN·Conv1x1
         B = BN·Conv1x1·ReLU·BN·Conv3x3/2·ReLU·BN·Conv1x1
         road: ▽ activation · ◇ norm · ▣ projection
-        rms of the stream · share of the branch in branch + shortcut · cos between them · grad |∂loss/∂x|
+        rms: stream · share: branch in branch + shortcut, rms · cos: between the two · grad: |∂loss/∂stream|
+        alike: mean cosine between tokens (images: channels) behind the unit
         per unit: stream rms ×1.05, gradient ×0.93 (backwards, last unit to first), similarity +0.0010
         note: join not explained: add in avgpool (both sides come from the input of another branch)
         note: attention was not looked at: the model has none
@@ -61,15 +63,16 @@ def test_alternating_units_fold_into_two_lines() -> None:
         skipway · post-norm
         120 residual units, each proved (worst proof error 30.2 eps)
         train mode · batch int64[2,16] · loss: mean · profile default · 0.0 s
-          unit              x' =            rms share cos         grad
+          unit              x' =            rms share  cos alike         grad
         │ input
-        ◇ layers.0…59#1 ×60 LN( x + A(x) ) 1.00   23%   0 7.5e-37→0.25
-        ◇ layers.0…59#2 ×60 LN( x + B(x) ) 1.00   23%   0 1.5e-36→0.50
+        ◇ layers.0…59#1 ×60 LN( x + A(x) ) 1.00   23% 0.00     – 7.5e-37→0.25
+        ◇ layers.0…59#2 ×60 LN( x + B(x) ) 1.00   23% 0.00     – 1.5e-36→0.50
         │ output
         A = Linear·Attn
         B = Linear·GELU·Linear
         road: ◇ norm
-        rms of the stream · share of the branch in branch + shortcut · cos between them · grad |∂loss/∂x|
+        rms: stream · share: branch in branch + shortcut, rms · cos: between the two · grad: |∂loss/∂stream|
+        alike: mean cosine between tokens (images: channels) behind the unit
         no findings
     """)
 
@@ -78,7 +81,7 @@ def test_no_units_is_said_loudly() -> None:
     assert repr(examples.nothing()) == text("""
         skipway · Sequential
         NO RESIDUAL UNITS FOUND: no place in this run joins a stream with a branch of its own.
-        eval mode · batch float32[2,8] · loss: mean · profile structure · 0.0 s
+        eval mode · batch float32[2,8] · loss: mean · profile default, structure only · 0.0 s
         note: no two tensors with a common ancestor are added
         no findings
     """)

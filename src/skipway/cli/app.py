@@ -21,7 +21,7 @@ from skipway.cli.complete import (
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
 from skipway.errors import SkipwayError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "run"]
 
 app = typer.Typer(
     name="skipway",
@@ -159,7 +159,7 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     )  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> int:
+def run(arguments: list[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
     Args:

@@ -56,6 +56,34 @@ def _list_designs(pattern: str | None) -> int:
     return 0
 
 
+def rule_names() -> list[str]:
+    """Ids of all rules."""
+    from skipway.diagnostics.rules import RULES
+
+    return list(RULES)
+
+
+def show_rules(rule: str | None, pattern: str | None) -> int:
+    """Print one rule in full, or a line for each."""
+    from skipway.diagnostics.rules import RULES
+
+    if rule is None:
+        rules = [RULES[name] for name in _matching("rule", list(RULES), pattern)]
+        rows = tuple((r.id, r.severity, r.summary) for r in rules)
+        show([Table(columns=("rule", "at most", "finds"), rows=rows)])
+        return 0
+    with as_usage("rules"):
+        found = RULES[rule]
+    show(
+        [
+            Text(text=f"rule {found.id} (at most {found.severity})", tone="title"), Text(text=found.summary),
+            Text(text=found.explanation), Text(text=f"fix: {found.fix}"),
+            Text(text=f"source: {found.source}", tone="muted"),
+        ]
+    )  # fmt: skip
+    return 0
+
+
 def design_parts(info: DesignInfo) -> list[Part]:
     """One design: equation, claims, options, source."""
     claims = [

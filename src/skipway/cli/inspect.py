@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from skipway.diagnostics.inspect import inspect
+from torch import nn
 
 from skipway.cli.catalog import rule_names
 from skipway.cli.complete import PROFILES, SEVERITIES
 from skipway.cli.failures import FINDINGS, INTERRUPTED, as_usage
 from skipway.cli.losses import loss_by_name
-from skipway.errors import SkipwayError, UnknownNameError
+from skipway.diagnostics.inspect import inspect
+from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.models.load import LoadedModel, load_model, parse_input, read_batch, to_floating, with_keywords
 from skipway.report import dumps, inspection_parts
 from skipway.report.console import show
+from skipway.trace.batch import tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
-
-    from torch import nn
 
     from skipway.diagnostics.inspection import Inspection
     from skipway.models.load import Batch
@@ -72,12 +72,23 @@ def run_inspect(request: Request) -> int:
         batch = to_floating(batch, device, dtype)
         with _measured_in(loaded.model, request.mode or loaded.mode), _autocast(request, device):
             inspection = inspect(
-                loaded.model, batch, loss=loss, structure_only=request.structure_only, profile=request.profile
-            )
+                loaded.model, batch, loss=loss, structure_only=request.structure_only, profile=request.profile,
+                name=loaded.label,
+            )  # fmt: skip
+    except ModelRunError as error:
+        raise ModelRunError(error.given, error.expected, _what_to_type(loaded, batch)) from error.__cause__
     except KeyboardInterrupt:
         print("interrupted; the model is as it was before", file=sys.stderr)
         return INTERRUPTED
-    return _report(replace(inspection, model=loaded.label), request)
+    return _report(inspection, request)
+
+
+def _what_to_type(loaded: LoadedModel, batch: Batch) -> str:
+    """The input option for a model that cannot run on `batch`."""
+    floats_only = all(t.is_floating_point() for t in tensors_of(batch))
+    if floats_only and any(isinstance(module, nn.Embedding) for module in loaded.model.modules()):
+        return "--input ids:2,16 for integers; see skipway inspect --help"
+    return "--input SHAPE with what the model is made for; see skipway inspect --help"
 
 
 def _report(inspection: Inspection, request: Request) -> int:

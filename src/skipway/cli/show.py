@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from skipway.diagnostics.inspect import inspect
 
 from skipway.cli.catalog import design_parts
 from skipway.designs import DESIGNS, DesignInfo
+from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
+from skipway.models import Net
 from skipway.models.load import load_model
 from skipway.report import inspection_parts
 from skipway.report.console import show
@@ -36,7 +37,7 @@ def run_show(name: str, batch_size: int) -> int:
     loaded.model.eval()
     inspection = inspect(loaded.model, loaded.batch, structure_only=True)
     parts: list[Part] = [*inspection_parts(replace(inspection, model=name, findings=[]))]
-    if loaded.source == "own":
+    if isinstance(loaded.model, Net):
         parts.extend(design_parts(DesignInfo.of(type(loaded.model.design))))
     show(parts)
     return 0

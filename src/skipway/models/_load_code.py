@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError, suggest
-from skipway.models._load_types import Batch, LoadedModel
+from skipway.models._load_types import Batch, LoadedModel, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def load_code(name: str, prefixes: tuple[str, ...]) -> LoadedModel:
         factory = import_object(name, prefixes)
         model = factory if isinstance(factory, nn.Module) else _call(name, factory)
     source = "file" if target.endswith(".py") else "module"
-    mode = "train" if model.training else "eval"
+    mode: Mode = "train" if model.training else "eval"
     return LoadedModel(model=model, label=name, source=source, mode=mode, batch=_example(model))
 
 

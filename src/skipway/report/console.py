@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from skipway.report.terminal import WIDTH, renderable
+from skipway.report.terminal import renderable, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,5 +21,8 @@ WIDEST: Final = 120
 def show(parts: Iterable[Part]) -> None:
     """Print parts to standard output; a pipe or file gets plain text of 100 columns."""
     console = Console(highlight=False)
-    console.width = min(console.width, WIDEST) if console.is_terminal else WIDTH
+    if not console.is_terminal:
+        print(to_text(parts))  # noqa: T201  # this is what the function is for
+        return
+    console.width = min(console.width, WIDEST)
     console.print(renderable(parts))

@@ -27,7 +27,7 @@ def parts_to_dicts(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
 
 def schema(name: str = "inspection-1.0") -> dict[str, Any]:
     """The JSON schema that is shipped under `name`."""
-    text = resources.files("skipway.report").joinpath("schema", f"{name}.json").read_text(encoding="utf-8")
+    text = resources.files("skipway.report").joinpath("schema").joinpath(f"{name}.json").read_text(encoding="utf-8")
     loaded: dict[str, Any] = json.loads(text)
     return loaded
 

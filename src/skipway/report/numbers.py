@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["bytes_text", "count_text", "percent", "short", "span"]
+__all__ = ["bytes_text", "cosine", "count_text", "percent", "short", "span"]
 
 
 def short(value: float | None) -> str:
@@ -29,6 +29,14 @@ def span(values: tuple[float, float] | None) -> str:
     if values is None:
         return "–"
     first, last = short(values[0]), short(values[1])
+    return first if first == last else f"{first}→{last}"
+
+
+def cosine(values: tuple[float, float] | None) -> str:
+    """Cosines, first and last, to two decimals: finer than that is noise."""
+    if values is None:
+        return "–"
+    first, last = (f"{v + 0.0:.2f}" if abs(v) >= 0.005 or not math.isfinite(v) else "0.00" for v in values)
     return first if first == last else f"{first}→{last}"
 
 

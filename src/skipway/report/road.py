@@ -53,6 +53,7 @@ def _stretch(units: Sequence[Unit], letters: _Letters) -> Stretch:
         stream_rms=_ends([n.stream_rms for n in measured]),
         branch_share=_ends(shares),
         cosine=_ends([n.cosine for n in measured]),
+        similarity=_ends([n.similarity for n in measured]),
         grad=_ends([n.grad_stream for n in measured]),
     )
 

@@ -104,7 +104,7 @@ def _(part: FindingPart) -> RenderableType:
     if part.message:
         body.append(RichText(part.message))
     if part.evidence:
-        shown = ", ".join(f"{name.replace('_', ' ')} {_value(v)}" for name, v in part.evidence.items())
+        shown = ", ".join(f"{name.replace('_', ' ')} {_value(v)}" for name, v in part.evidence.items() if v != "")
         body.append(RichText.assemble(("evidence: ", "dim"), shown))
     if part.fix:
         body.append(RichText.assemble(("fix: ", "dim"), part.fix))

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from skipway.parts import OBSTACLES, StreamMap, Stretch
-from skipway.report.numbers import percent, span
+from skipway.report.numbers import cosine, percent, span
 
 __all__ = ["SIGNS", "road"]
 
@@ -22,7 +22,11 @@ SIGNS: Final = {
 ROAD: Final = "│"
 LABEL_WIDTH: Final = 27
 LEGEND_WIDTH: Final = 96
-_COLUMNS: Final = ("rms", "share", "cos", "grad")
+_MEANING: Final = (
+    "rms: stream · share: branch in branch + shortcut, rms · cos: between the two · grad: |∂loss/∂stream|\n"
+    "alike: mean cosine between tokens (images: channels) behind the unit"
+)
+_COLUMNS: Final = ("rms", "share", "cos", "alike", "grad")
 
 
 def road(part: StreamMap) -> RenderableType:
@@ -50,7 +54,10 @@ def road(part: StreamMap) -> RenderableType:
 
 def _numbers(stretch: Stretch) -> tuple[str, ...]:
     """In the order of `_COLUMNS`."""
-    return span(stretch.stream_rms), percent(stretch.branch_share), span(stretch.cosine), span(stretch.grad)
+    return (
+        span(stretch.stream_rms), percent(stretch.branch_share), cosine(stretch.cosine), cosine(stretch.similarity),
+        span(stretch.grad),
+    )  # fmt: skip
 
 
 def _gutter(stretch: Stretch) -> RichText:
@@ -94,10 +101,5 @@ def _legend(part: StreamMap, *, measured: bool) -> list[RichText]:
     signs += [f"{SIGNS[kind]} {kind.replace('_', '-')}" for kind in OBSTACLES if kind in present]
     lines = [RichText("road: " + " · ".join(signs), style="dim")]
     if measured:
-        lines.append(
-            RichText(
-                "rms of the stream · share of the branch in branch + shortcut · cos between them · grad |∂loss/∂x|",
-                style="dim",
-            )
-        )
+        lines.append(RichText(_MEANING, style="dim"))
     return lines

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["inspection_parts"]
 
 MOST_UNEXPLAINED: Final = 5
+LINE: Final = 100
 
 
 def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
@@ -34,12 +35,13 @@ def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
 
 def _header(inspection: Inspection) -> list[Part]:
     totals = inspection.totals
+    flops = count_text(totals.get("flops", 0))
     facts = [
         text
         for key, text in (
             ("parameters", f"{count_text(totals.get('parameters', 0))} parameters"),
-            ("flops", f"{count_text(totals.get('flops', 0))}FLOP forward"),
-            ("activation_bytes", f"{bytes_text(totals.get('activation_bytes', 0))} made"),
+            ("flops", f"{flops} FLOP forward" if flops[-1].isdigit() else f"{flops}FLOP forward"),
+            ("activation_bytes", f"{bytes_text(totals.get('activation_bytes', 0))} of activations"),
         )
         if key in totals
     ]
@@ -50,7 +52,19 @@ def _header(inspection: Inspection) -> list[Part]:
         f"profile {inspection.profile}", *ran, f"{inspection.seconds:.1f} s",
     ]  # fmt: skip
     found = _found(inspection)
-    return [found, Text(text=" · ".join([*facts, *how]), tone="muted")]
+    return [found, Text(text=_packed([*facts, *how]), tone="muted")]
+
+
+def _packed(pieces: Sequence[str]) -> str:
+    """Pieces joined by dots, a line broken between two and never inside one."""
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        joined = f"{lines[-1]} · {piece}"
+        if len(joined) > LINE:
+            lines.append(piece)
+        else:
+            lines[-1] = joined
+    return "\n".join(lines)
 
 
 def _found(inspection: Inspection) -> Text:

@@ -1,0 +1,120 @@
+"""The other commands, start-up, and completion."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from skipway.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["inspect", "--help"], ["--version"]])
+def test_help_imports_no_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom skipway.cli import main\n"
+        f"code = main({arguments!r})\n"
+        "assert not {'torch', 'numpy', 'torchvision'} & set(sys.modules), 'slow start'\nsys.exit(code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "skipway" in done.stdout
+
+
+def test_a_typo_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "inspekt", "tv:resnet18")
+    assert (code, out) == (3, "")
+    assert "inspect" in err
+
+
+def test_list_models(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "models")
+    assert code == 0
+    assert {"resnet20", "resnet110", "densenet121", "gpt_nano", "mlp40"} <= set(out.split())
+    assert run(capsys, "list", "models", "densenet")[1].split() == ["densenet40_12", "densenet121"]
+    assert "tv:resnet18" in run(capsys, "list", "models", "tv:resnet*")[1].split()
+
+
+def test_a_pattern_that_matches_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "list", "models", "resnett20")
+    assert (code, out) == (3, "")
+    assert err.startswith("error: no model matches 'resnett20'\nexpected: did you mean 'resnet20'")
+
+
+def test_list_designs_reads_the_registry(capsys: pytest.CaptureFixture[str]) -> None:
+    from skipway.designs import DESIGNS
+
+    code, out, _ = run(capsys, "list", "designs")
+    assert code == 0
+    assert len(DESIGNS) >= 16
+    assert set(DESIGNS) <= {line.split()[0] for line in out.splitlines() if line.strip()}
+
+
+def test_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "rules")
+    assert code == 0
+    for rule in ("gradient-vanishing", "gradient-exploding", "missing-shortcut", "non-finite"):
+        assert rule in out
+        assert run(capsys, "rules", rule)[0] == 0
+    code, _, err = run(capsys, "rules", "gradient-vanish")
+    assert code == 3
+    assert "did you mean 'gradient-vanishing'" in err
+
+
+def test_an_unknown_list(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "list", "model")
+    assert code == 3
+    assert "did you mean 'models'?" in err
+
+
+def test_show_a_design(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "highway")
+    assert code == 0
+    assert "1505.00387" in out
+    assert "bias" in out
+
+
+def test_show_a_model_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "resnet20", "--batch", "1")
+    assert code == 0
+    assert "269.7 k parameters" in out  # 269,722, He et al. 2015
+    assert "9 residual units" in out
+    assert "arXiv 1512.03385" in out
+
+
+def test_show_a_library_model(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "tv:resnet18", "--batch", "1")
+    assert code == 0
+    assert "11.7 M parameters" in out
+    assert "8 residual units" in out
+
+
+def test_completion_in_the_shell() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "skipway"],
+        env={"_SKIPWAY_COMPLETE": "complete_bash", "COMP_WORDS": "skipway inspect tv:resnet1", "COMP_CWORD": "2"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "tv:resnet18" in done.stdout.split()
+
+
+def test_a_fault_of_our_own_is_not_taken_for_findings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import skipway.cli.catalog
+
+    def fault(*_: object) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(skipway.cli.catalog, "list_names", fault)
+    code, _, err = run(capsys, "list", "models")
+    assert code == 70
+    assert "ZeroDivisionError" in err
+    assert err.endswith("error: this is a fault of skipway itself, not of the model\n")
