@@ -220,6 +220,8 @@ class _Recorder(TorchDispatchMode):
             self.know(out, node.id)
         elif isinstance(out, (tuple, list)):
             self._record_several(op, inputs, attrs, [o for o in out if isinstance(o, torch.Tensor)], call)
+        if op in ops.MULTIPLY:
+            self._note_size(self.graph.nodes[-1], args)
         flops = known.flops(*args, **kwargs, out_val=out) if known.flops is not None else 0
         for node in self.graph.nodes[first:]:
             node.ordinal, node.source, node.address = ordinal, op, self._addresses.current
@@ -232,6 +234,16 @@ class _Recorder(TorchDispatchMode):
                     o.numel() * o.element_size() for o in out if isinstance(o, torch.Tensor)
                 )
         return out
+
+    def _note_size(self, node: Node, args: tuple[Any, ...]) -> None:
+        """Keep the size of what multiplies data (a layer scale): a later run has to know it in advance."""
+        nodes = self.graph.nodes
+        tensors = list(_tensors(args[:2]))
+        if len(node.inputs) != len(tensors):
+            return
+        for i, tensor in zip(node.inputs, tensors, strict=True):
+            if node.data and not nodes[i].data and nodes[i].floating and tensor.device.type != "meta":
+                node.attrs["size"] = torch.linalg.vector_norm(tensor) / max(tensor.numel(), 1) ** 0.5
 
     def _record_several(
         self, op: str, inputs: list[int], attrs: dict[str, Any], outputs: list[torch.Tensor], call: int

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from skipway.form import Merge, Op, UnitForm
 from skipway.trace import ops
 from skipway.trace.graph import Node
-from skipway.units.find import Candidate, Found, Term
+from skipway.units.find import Candidate, Found, Term, nest
 from skipway.units.links import Links
+from skipway.units.merges import merge_candidates
 from skipway.units.routes import Routes, Step
 
 __all__ = ["Described", "Tail", "describe"]
@@ -54,6 +55,7 @@ class _Describer:
         self.routes: Routes = found.routes
         self.nodes = found.links.nodes
         self.graph = found.links.graph
+        self.bases: set[int] = set()
 
     def describe(self, candidate: Candidate) -> Described:
         after, region, end = self.after(candidate.join)
@@ -61,7 +63,7 @@ class _Describer:
         shortcut = list(self.route_ops(steps))
         branches = [self.branch(t, candidate) for t in candidate.branches]
         tails = [self.tail(t, candidate) for t in candidate.branches]
-        merge: Merge = "add"
+        merge: Merge = candidate.merge
         root = self.nodes[candidate.join]
         if root.attrs.get("fused") == "stack-mean":
             if len(root.inputs) == 2:
@@ -289,6 +291,8 @@ class _Describer:
         current = join
         call = self.nodes[join].call
         for _ in range(12):
+            if self.links.strip(current) in self.bases:
+                break  # the next unit starts here
             after, between = self.post_dominator(current)
             if after is None:
                 break
@@ -369,6 +373,12 @@ class _Describer:
 def describe(found: Found) -> list[Described]:
     """Write down every candidate; a norm after the last unit of a pre-norm chain is the chain's, not the unit's."""
     describer = _Describer(found)
+    describer.bases = {c.base for c in found.candidates}
+    merges = merge_candidates(found, lambda c: describer.after(c.join)[2])
+    if merges:
+        found.candidates = sorted([*found.candidates, *merges], key=lambda c: c.join)
+        nest(found.candidates)
+        describer.bases = {c.base for c in found.candidates}
     described = [describer.describe(c) for c in found.candidates]
     links = found.links
     bases = {d.candidate.base for d in described}

@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from dataclasses import dataclass, field
 
+from skipway.form import Merge
 from skipway.trace import ops
 from skipway.trace.graph import Graph, Node
 from skipway.units.links import Links
 from skipway.units.routes import Route, Routes, Step
 
-__all__ = ["Candidate", "Found", "Rejected", "Term", "find"]
+__all__ = ["Candidate", "Found", "Rejected", "Term", "Work", "find", "nest", "work_between"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Candidate:
         branches: operands that compute from x; `sides` the others.
         region: nodes of the branches.
         inner: joins of units inside the branches.
+        pair: whether it is the first half of a reversible block.
+        merge: how the operands meet.
     """
 
     join: int
@@ -51,6 +54,7 @@ class Candidate:
     region: frozenset[int]
     inner: list[int] = field(default_factory=list)
     pair: bool = False
+    merge: Merge = "add"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,13 @@ class Found:
 
 
 @dataclass(slots=True)
-class _Work:
+class Work:
     """What lies between x and a branch's end."""
 
     heavy: bool = False
     nonlinear: bool = False
     weighted: bool = False
+    spatial: bool = False
     region: set[int] = field(default_factory=set)
 
 
@@ -174,7 +179,7 @@ class _Finder:
                 if best is not None and key >= best[0]:
                     continue
                 branches = [t for t in others if links.descends(t.node, x)]
-                work = self.work(x, branches)
+                work = work_between(links, self.routes, x, [t.node for t in branches])
                 reason = self.objection(root, term, route, work)
                 if reason:
                     why[reason] += 1
@@ -186,35 +191,14 @@ class _Finder:
                 )
         return best[1] if best else None
 
-    def work(self, x: int, branches: list[Term]) -> _Work:
-        """What the branches do on their way from x."""
-        links, nodes = self.links, self.nodes
-        work = _Work()
-        for term in branches:
-            work.region.update(links.region(x, term.node))
-        for i in work.region:
-            node = nodes[i]
-            if links.is_heavy(i):
-                work.heavy = True
-            if (
-                node.op in ops.ACTIVATION
-                or node.op in ops.ATTENTION
-                or node.op in ("softmax", "safe_softmax", "bmm", "exp")
-                or (node.op in ops.MULTIPLY and len(links.data_inputs(node)) > 1)
-            ):
-                work.nonlinear = True
-            if node.op in ops.CONVOLUTION | ops.MATMUL and any(not nodes[j].data for j in node.inputs):
-                work.weighted = True
-        return work
-
-    def objection(self, root: Node, term: Term, route: Route, work: _Work) -> str:
+    def objection(self, root: Node, term: Term, route: Route, work: Work) -> str:
         """Why a reading of a join is not a unit, empty if nothing speaks against it."""
         if not work.heavy:
             return "the branch does no work"
         kinds = route.kinds()
         if "projection" in kinds or "kernel" in kinds:
             if not work.nonlinear:
-                spatial = any(self._is_spatial(i) for i in work.region)
+                spatial = work.spatial
                 if not spatial or "kernel" in kinds or kinds.count("projection") > 1:
                     return "both operands are linear maps of one tensor"
             if "kernel" in kinds and not work.weighted:
@@ -234,10 +218,6 @@ class _Finder:
             if work.region & self.joins or self.nodes[route.start].shape != root.shape:
                 return "the shortcut does not depend on the input"
         return ""
-
-    def _is_spatial(self, i: int) -> bool:
-        node = self.nodes[i]
-        return node.op in ops.CONVOLUTION and any(k > 1 for k in self.routes.kernel(node))
 
     def disjoint(self, route: Route, region: set[int]) -> bool:
         """Whether the shortcut takes one part of a tensor and every way into the branch another (Res2Net)."""
@@ -287,8 +267,7 @@ class _Finder:
             candidates[candidate.join] = candidate
             del reasons[candidate.join]
         ordered = [candidates[j] for j in sorted(candidates)]
-        for outer in ordered:
-            outer.inner = [c.join for c in ordered if c is not outer and c.join in outer.region]
+        nest(ordered)
         rejected = [Rejected(j, r) for j, r in sorted(reasons.items())]
         return Found(self.links, self.routes, ordered, rejected)
 
@@ -316,7 +295,7 @@ class _Finder:
                 )  # fmt: skip
                 if partner is None:
                     continue
-                work = self.work(partner, [other])
+                work = work_between(self.links, self.routes, partner, [other.node])
                 if not work.heavy:
                     continue
                 shortcut = Route(stream, 0, self._views(term.node, stream))
@@ -338,6 +317,35 @@ class _Finder:
             steps.append(Step("view", self.nodes[i].op, i, source))
             i = source
         return tuple(steps)
+
+
+def work_between(links: Links, routes: Routes, x: int, ends: list[int]) -> Work:
+    """What happens on the ways from x to the ends of branches."""
+    nodes = links.nodes
+    work = Work()
+    for end in ends:
+        work.region.update(links.region(x, end))
+    for i in work.region:
+        node = nodes[i]
+        if links.is_heavy(i):
+            work.heavy = True
+        if (
+            node.op in ops.ACTIVATION
+            or node.op in ops.ATTENTION
+            or node.op in ("softmax", "safe_softmax", "bmm", "exp")
+            or (node.op in ops.MULTIPLY and len(links.data_inputs(node)) > 1)
+        ):
+            work.nonlinear = True
+        if node.op in ops.CONVOLUTION | ops.MATMUL and any(not nodes[j].data for j in node.inputs):
+            work.weighted = True
+            work.spatial |= node.op in ops.CONVOLUTION and any(k > 1 for k in routes.kernel(node))
+    return work
+
+
+def nest(candidates: list[Candidate]) -> None:
+    """Note for every candidate which others join inside its branches."""
+    for outer in candidates:
+        outer.inner = [c.join for c in candidates if c is not outer and c.join in outer.region]
 
 
 def find(graph: Graph) -> Found:

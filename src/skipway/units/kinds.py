@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 
+from skipway.form import Op
 from skipway.trace import ops
 from skipway.units.describe import Described
 from skipway.units.links import Links
@@ -15,24 +18,35 @@ __all__ = ["Cost", "cost", "is_closed", "kinds", "levels"]
 def kinds(described: list[Described], links: Links) -> list[Kind]:
     """The kind of each unit; see `skipway.units.unit.Unit`."""
     calls = {d.candidate.join: links.nodes[d.candidate.join].call for d in described}
-    return [_kind(d, calls, links) for d in described]
+    starts: defaultdict[int, set[int]] = defaultdict(set)
+    around: defaultdict[int, int] = defaultdict(int)
+    for d in described:
+        starts[d.candidate.base].add(d.candidate.join)
+        around[d.candidate.base] += bool(d.candidate.inner)
+    return [
+        _kind(d, calls, starts[d.candidate.base] if around[d.candidate.base] > 1 else set(calls), links) for d in described
+    ]
 
 
-def _kind(unit: Described, calls: dict[int, int], links: Links) -> Kind:
+def _kind(unit: Described, calls: dict[int, int], same_start: set[int], links: Links) -> Kind:
     candidate, graph = unit.candidate, links.graph
+    if candidate.merge != "add":
+        return "merge"
     ops_on_shortcut = [op.kind for op in unit.form.shortcut]
     if candidate.inner:
         own = links.nodes[candidate.join].call
         if any(own not in graph.chain(calls[j]) for j in candidate.inner):
             return "long_skip"
-        inner = set(candidate.inner)
+        # A tensor that is injected joins several times, each time around units that start elsewhere; in x + λ(F(x) + x)
+        # the inner sum starts from the same x and is a part of the branch.
+        inner = set(candidate.inner) - same_start
         if any(_lightly_from(t.node, inner, links) for t in candidate.branches):
             return "injection"
         if "projection" in ops_on_shortcut:
             before = ops_on_shortcut[: ops_on_shortcut.index("projection")]
             if "norm" in before:
                 return "injection"
-    if "pool" in ops_on_shortcut and _is_cell(unit, links):
+    if any(_overlaps(op) for op in unit.form.shortcut) and _is_cell(unit, links):
         return "cell"
     return "unit"
 
@@ -51,6 +65,14 @@ def _lightly_from(i: int, joins: set[int], links: Links) -> bool:
     return False
 
 
+def _overlaps(op: Op) -> bool:
+    """Whether this is pooling with windows that overlap, as no shortcut of a residual unit has it."""
+    if op.kind != "pool" or not isinstance(op.detail, str):
+        return False
+    window = re.fullmatch(r"[a-z_]+(\d+)(?:x\d+)*(?:/(\d+)(?:x\d+)*)?", op.detail)
+    return window is not None and int(window[1]) > int(window[2] or 1)
+
+
 def _is_cell(unit: Described, links: Links) -> bool:
     """Whether the sum is one of several that are concatenated (NASNet, PNASNet)."""
     for i in links.readers(unit.end):
@@ -61,7 +83,7 @@ def _is_cell(unit: Described, links: Links) -> bool:
 
 def levels(described: list[Described], kinds_: list[Kind]) -> list[int]:
     """Depth of nesting: 0 on the main stream, one more inside each unit's branch."""
-    outer = [d for d, kind in zip(described, kinds_, strict=True) if kind == "unit"]
+    outer = [d for d, kind in zip(described, kinds_, strict=True) if kind in ("unit", "merge")]
     halves = {d.candidate.join for d in described if d.candidate.pair}
     found: dict[int, int] = {}
     # An outer unit joins after its inner ones, so from the last join to the first every outer level is known before.

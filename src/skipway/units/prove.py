@@ -80,13 +80,17 @@ def prove(
         return [Proof(reason="no numbers on the meta device") for _ in described], 0
     proofs = _run(model, batch, described, links, wrong)
     runs = 1
-    for k, proof in enumerate(proofs):
-        if proof.holds or runs > _MOST_SINGLE_RUNS or len(described) == 1:
+    # One branch's end may be another's inside: what the common run left open is tried together, then one by one.
+    rounds = [[k for k, p in enumerate(proofs) if not p.holds]]
+    rounds += [[k] for k in rounds[0]] if len(rounds[0]) > 1 else []
+    for chosen in rounds:
+        chosen = [k for k in chosen if not proofs[k].holds]  # noqa: PLW2901  # earlier rounds may have proved some
+        if not chosen or len(chosen) == len(described) or runs > _MOST_SINGLE_RUNS:
             continue
-        alone = _run(model, batch, [described[k]], links, wrong)[0]
+        for k, again in zip(chosen, _run(model, batch, [described[k] for k in chosen], links, wrong), strict=True):
+            if again.error is not None:
+                proofs[k] = again
         runs += 1
-        if alone.error is not None:
-            proofs[k] = alone
     return proofs, runs
 
 
@@ -94,7 +98,7 @@ def _run(
     model: nn.Module, batch: Batch, described: Sequence[Described], links: Links, wrong: Sequence[str]
 ) -> list[Proof]:
     args, kwargs = copied(call_arguments(batch))
-    watched = [_Watched(unit, links, model, ("", *wrong)) for unit in described]
+    watched = [_Watched(unit, links, ("", *wrong)) for unit in described]
     failure = ""
     with preserved(model), eager(), ModuleStack(model) as stack, torch.no_grad():
         mode = _Replacement(watched, links, stack)
@@ -122,7 +126,7 @@ class _Unfused(TorchFunctionMode):
 class _Watched:
     """One unit during a replacement run: its copy of x, its noise, its predictions."""
 
-    def __init__(self, unit: Described, links: Links, model: nn.Module, variants: Sequence[str]) -> None:
+    def __init__(self, unit: Described, links: Links, variants: Sequence[str]) -> None:
         self.unit, self.links, self.nodes = unit, links, links.nodes
         self.variants = variants
         self.proof = Proof()
@@ -131,7 +135,6 @@ class _Watched:
         self.sides: dict[int, torch.Tensor] = {}
         self.size_of_x = 0.0
         self.silent = False
-        self._sizes = dict(model.named_parameters())
         self.generator = torch.Generator().manual_seed(unit.candidate.join)
 
     def take_x(self, x: torch.Tensor) -> None:
@@ -140,27 +143,24 @@ class _Watched:
         for variant in self.variants:
             value = x.clone()
             if variant == "x":
-                value = value.flip(0) if x.shape and x.shape[0] > 1 and not torch.equal(x, x.flip(0)) else value * 1.1
+                value = value.flip(0) * 1.1 if x.shape and x.shape[0] > 1 else value * 1.1
             self.values[variant][self.unit.candidate.x] = value
 
     def noise_for(self, tail: Tail, output: torch.Tensor) -> torch.Tensor:
         """R: as large that s·R is a sixteenth of x."""
         scale = 1.0
-        graph = self.links.graph
         for i in tail.nodes:
             node = self.nodes[i]
-            for j in node.inputs:
-                for k, name in enumerate(graph.parameter_names):
-                    if not self.nodes[j].data and self.nodes[j].params == 1 << k:
-                        size = _rms(self._sizes[name])
-                        self.silent |= size == 0.0  # a scale of exactly 0 hides every mistake in s
-                        scale *= size or 1.0
-            scalar = node.attrs.get("scalar")
-            if isinstance(scalar, (int, float)) and scalar:
-                scale *= abs(1.0 / scalar if node.op == "div" else scalar)
+            size, scalar = node.attrs.get("size"), node.attrs.get("scalar")
+            factor = abs(float(size if size is not None else scalar if scalar is not None else 1.0))
+            self.silent |= factor == 0.0  # a scale of exactly 0 hides every mistake in s
+            factor = factor or 1.0
+            scale *= 1.0 / factor if node.op == "div" else factor
         top = torch.finfo(output.dtype).max if output.is_floating_point() else 1.0
         amplitude = min((self.size_of_x or 1.0) * _NOISE / scale, math.sqrt(top))
         noise = torch.randn(output.shape, generator=self.generator, dtype=torch.float32) * amplitude
+        if self.unit.candidate.merge == "multiply":
+            noise = 1.0 + noise * (_NOISE / amplitude)  # factors around 1 leave a long product finite
         noise = noise.to(output.device, output.dtype)
         self.noise[tail.output] = noise
         for variant in self.variants:
@@ -180,6 +180,17 @@ class _Watched:
                 return
             if variant == "h":
                 h = h * 0.9
+            if candidate.merge != "add":
+                branch = values.get(unit.tails[0].term.node)
+                if branch is None:
+                    self.proof.reason = "its branch's output was not seen being replaced"
+                    return
+                if candidate.merge == "multiply":
+                    values[candidate.join] = (h * branch).to(root.dtype)
+                else:
+                    sides = (h, branch) if candidate.shortcut.position == 0 else (branch, h)
+                    values[candidate.join] = torch.cat(sides, dim=root.attrs.get("dim", 0))
+                continue
             total = self._placed(h, root) * self._factor(candidate.shortcut.node, candidate.shortcut.add, weight, 0)
             for tail in unit.tails:
                 value = values.get(tail.term.node, values.get(tail.output) if not self._real(tail.nodes) else None)
@@ -231,6 +242,9 @@ class _Watched:
     def check(self, actual: torch.Tensor) -> None:
         """Compare the stream behind the unit with the predictions."""
         end, join = self.unit.end, self.unit.candidate.join
+        if not bool(actual.isfinite().all()):
+            self.proof.reason = "the stream was not finite in the run with replaced values"
+            return
         for variant in self.variants:
             values = self.values[variant]
             if end not in values:
@@ -239,10 +253,11 @@ class _Watched:
                 continue
             predicted = values[end]
             if variant == "f":
-                dropped = end != join and values[join].shape == predicted.shape
-                predicted = values[join] if dropped else torch.relu(predicted)
-                if dropped and _error(values[end], predicted) == 0.0:
-                    predicted = predicted * 1.1  # f happens to change nothing here (a ReLU on a positive stream)
+                without = values[join] if end != join else torch.relu(predicted)
+                same_shape = without.shape == predicted.shape
+                changes = same_shape and _error(predicted, without) > 1e-2 / torch.finfo(actual.dtype).eps
+                # Where leaving f out changes nothing (a ReLU on a positive stream), the mistake is a factor.
+                predicted = without if changes else predicted * 1.1
             error = _error(actual, predicted)
             if variant:
                 if not (variant == "s" and self.silent):
@@ -339,36 +354,38 @@ class _Replacement(TorchDispatchMode):
                     values[node.id] = _applied(node, func, args, kwargs, values)
 
     def _after(self, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Predict and compare where units end here, then replace where branches end, then take what others start from."""
         roles = self._roles[node.id]
-        for role, unit, tail in roles:
+        for role, unit, _ in roles:
             if role == "step" and _is_random(node):
                 for values in unit.values.values():
                     _same_mask(node, values, out)
-            if role == "output" and tail is not None and not _is_fused_part(node):
-                result = _result(node, args, out)
-                if tail.output in unit.noise:
-                    continue
-                other = next((w for w in self.watched if w is not unit and tail.output in w.noise), None)
-                if other is not None:  # a branch output shared by two joins is replaced once
-                    unit.noise[tail.output] = noise = other.noise[tail.output]
-                    for values in unit.values.values():
-                        values[tail.output] = noise.clone()
-                else:
-                    noise = unit.noise_for(tail, result)
-                result.copy_(noise)
+            elif role == "join":
+                self._join(node, unit, args, kwargs, out)
         for role, unit, _ in roles:
-            if role == "join":
-                out = self._join(node, unit, args, kwargs, out)
-            elif role == "side":
-                unit.sides[node.id] = _result(node, args, out).clone()
+            if role == "end":
+                unit.check(_result(node, args, out))
+        for role, unit, tail in roles:
+            if role == "output" and tail is not None and not _is_fused_part(node) and tail.output not in unit.noise:
+                self._replace(unit, tail, _result(node, args, out))
         for role, unit, _ in roles:
             if role == "x":
                 unit.take_x(_result(node, args, out))
-            elif role == "end":
-                unit.check(_result(node, args, out))
+            elif role == "side":
+                unit.sides[node.id] = _result(node, args, out).clone()
         return out
 
-    def _join(self, node: Node, unit: _Watched, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def _replace(self, unit: _Watched, tail: Tail, output: torch.Tensor) -> None:
+        """Put noise where a branch's output was; an output shared by two joins is replaced once."""
+        other = next((w for w in self.watched if w is not unit and tail.output in w.noise), None)
+        if other is None:
+            output.copy_(unit.noise_for(tail, output))
+            return
+        unit.noise[tail.output] = noise = other.noise[tail.output]
+        for values in unit.values.values():
+            values[tail.output] = noise.clone()
+
+    def _join(self, node: Node, unit: _Watched, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         fused = node.attrs.get("fused", "")
         weight: torch.Tensor | float | None = None
         if fused == "lerp":
@@ -381,7 +398,6 @@ class _Replacement(TorchDispatchMode):
                     noise = unit.noise_for(tail, out)
                     out.copy_(args[0] * node.attrs.get("beta", 1) + noise * node.attrs.get("alpha", 1))
         unit.join(weight)
-        return out
 
 
 def _is_fused_part(node: Node) -> bool:
@@ -450,15 +466,12 @@ def _rms(tensor: torch.Tensor) -> float:
 
 
 def _error(actual: torch.Tensor, predicted: torch.Tensor) -> float:
-    """Relative error (Euclidean norm) in eps of the actual tensor's dtype; equal non-finite entries count as equal."""
+    """Relative error (Euclidean norm) in eps of the actual tensor's dtype."""
     if actual.shape != predicted.shape:
         return math.inf
     dtype = torch.complex128 if actual.is_complex() else torch.float64
     a, b = actual.to(dtype), predicted.to(dtype)
-    same = (a == b) | (a.isnan() & b.isnan())
-    difference = torch.where(same, torch.zeros_like(a), a - b)
-    size = float(torch.where(a.isfinite(), a, torch.zeros_like(a)).norm())
-    error = float(difference.norm()) / (size or 1.0)
+    error = float((a - b).norm()) / (float(a.norm()) or 1.0)
     eps = torch.finfo(actual.dtype).eps
     return error / eps if math.isfinite(error) else math.inf
 
