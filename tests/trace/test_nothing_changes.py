@@ -14,16 +14,25 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from skipway.diagnostics.inspect import inspect
+from units.adversary import ADVERSARY
+from units.hard_cases import HARD
 from zoo.fingerprint import differences, state
 from zoo.models import SAMPLE, ZOO
 from zoo.restless import RESTLESS, Bomb, Restless
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # other libraries' deprecations
 
 WIDTH = 8
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _process_group() -> Iterator[None]:
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def changed(model: nn.Module, batch: Any, **options: Any) -> list[str]:
@@ -61,6 +70,13 @@ def test_models_that_change_themselves(what: str, train: bool, structure_only: b
     torch.manual_seed(0)
     model = RESTLESS[what]().train(train)
     assert changed(model, torch.randn(4, WIDTH), structure_only=structure_only) == []
+
+
+@pytest.mark.parametrize("name", [*HARD, *ADVERSARY])
+def test_hand_made_models(name: str) -> None:
+    case = {**HARD, **ADVERSARY}[name]
+    torch.manual_seed(0)
+    assert changed(case.build().train(case.train), case.batch()) == []
 
 
 @pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])

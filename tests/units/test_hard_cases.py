@@ -71,6 +71,32 @@ def test_adversary(name: str) -> None:
     assert wrong(case, answer(case)) == []
 
 
+# In a fused product-and-sum the branch's output is never a tensor of its own; on the meta device nothing has a value.
+UNMEASURED = ("fused addmm", "fused baddbmm", "meta device")
+
+
+@pytest.mark.parametrize("name", [n for n in [*HARD, *ADVERSARY] if n not in UNMEASURED])
+def test_the_signal_is_measured(name: str) -> None:
+    """The default profile runs on every case, and gives forward figures for every unit unless a note says why not."""
+    case = {**HARD, **ADVERSARY}[name]
+    torch.manual_seed(0)
+    found = inspect(case.build().train(case.train), case.batch())
+    for unit in found.units:
+        assert found.notes or None not in (unit.numbers.stream_rms, unit.numbers.branch_rms), unit.path
+
+
+@pytest.mark.parametrize("name", ["x + F", "post-norm", "float64", "float16", "complex", "checkpoint, reentrant"])
+def test_gradients_arrive_at_every_unit(name: str) -> None:
+    """Also at the first one, whose x is the batch itself."""
+    case = {**HARD, **ADVERSARY}[name]
+    torch.manual_seed(0)
+    found = inspect(case.build(), case.batch())
+    assert len(found.units) == 3
+    for unit in found.units:
+        assert unit.numbers.grad_stream is not None, unit.path
+        assert unit.numbers.grad_branch is not None, unit.path
+
+
 def test_u_net_merges_are_counted_either_way() -> None:
     found = answer(HARD["additive U-Net: three merges, units or long skips"])
     assert sum(u.kind in ("unit", "long_skip") for u in found.units) == 3
