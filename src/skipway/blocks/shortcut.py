@@ -22,7 +22,7 @@ class SubsamplePad(nn.Module):
 
     Args:
         stride: in pixels.
-        extra: channels to add.
+        extra: channels to add; where negative, that many of the last are cut off.
     """
 
     def __init__(self, stride: int, extra: int) -> None:
@@ -33,6 +33,8 @@ class SubsamplePad(nn.Module):
         """Subsample and pad."""
         if self.stride > 1:
             x = x[:, :, :: self.stride, :: self.stride]
+        if self.extra < 0:
+            return x[:, : self.extra]
         return F.pad(x, (0, 0, 0, 0, 0, self.extra)) if self.extra else x
 
     def extra_repr(self) -> str:
@@ -40,17 +42,23 @@ class SubsamplePad(nn.Module):
         return f"stride={self.stride}, extra={self.extra}"
 
 
-def subsample_pad(in_width: int, out_width: int, stride: int) -> tuple[Part, ...]:
+def subsample_pad(in_width: int, out_width: int, stride: int, *, cut: bool = False) -> tuple[Part, ...]:
     """Option A as what stands on a shortcut; nothing where the shape stays.
 
+    Args:
+        in_width: channels of the stream.
+        out_width: channels of the branch.
+        stride: by which the branch shrinks the image.
+        cut: whether channels may be cut off where the branch has fewer.
+
     Raises:
-        ShapeMismatchError: the branch has fewer channels than the stream; zeros cannot mend that.
+        ShapeMismatchError: the branch has fewer channels than the stream, and none may be cut off.
     """
-    if out_width < in_width:
+    if out_width < in_width and not cut:
         raise shape_mismatch("NCHW", in_width, out_width, stride, "shortcut=B")
-    ops = ((Op("slice", f"stride{stride}"),) if stride > 1 else ()) + (
-        (Op("pad", "zero"),) if out_width > in_width else ()
-    )
+    ops: tuple[Op, ...] = (Op("slice", f"stride{stride}"),) if stride > 1 else ()
+    if out_width != in_width:
+        ops += (Op("pad", "zero") if out_width > in_width else Op("slice", "part"),)
     if not ops:
         return ()
     extra = out_width - in_width

@@ -58,6 +58,7 @@ class Site:
         shortcut: the backbone's published shortcut where shapes change: ``"A"``, ``"B"``, or ``""`` for none.
         given_shortcut: a module of the user's own to stand on the shortcut.
         activated: whether the stem has already normalised and activated the stream.
+        cut: whether a shortcut without weights may cut channels off where the branch has fewer.
         growth: channels that a concatenating design adds; 0 leaves it to the design.
     """
 
@@ -72,6 +73,7 @@ class Site:
     shortcut: str = ""
     given_shortcut: nn.Module | None = None
     activated: bool = False
+    cut: bool = False
     growth: int = 0
 
     @property

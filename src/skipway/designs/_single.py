@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor, nn
 
-from skipway.blocks import Mode, Part, activation, last_scale_or_weight
+from skipway.blocks import Mode, OpaqueBlock, Part, activation, last_scale_or_weight
 from skipway.blocks.opaque import module_ops
 from skipway.blocks.shortcut import projection, shape_mismatch, subsample_pad
 from skipway.blocks.slot import chain, ops_of
@@ -61,12 +61,12 @@ def after_activation(site: Site) -> tuple[Part, ...]:
     return activation(site.act) if site.block.style in ("conv", "opaque") else ()
 
 
-def shortcut_parts(site: Site, choice: str = "auto", *, norm: bool = True) -> tuple[Part, ...]:
+def shortcut_parts(site: Site, choice: str | None = None, *, norm: bool = True) -> tuple[Part, ...]:
     """What stands on the shortcut.
 
     Args:
         site: where.
-        choice: ``"A"``, ``"B"``, ``"C"``, or ``"auto"`` for the backbone's own.
+        choice: ``"A"``, ``"B"``, ``"C"``, ``"auto"`` for the backbone's own, or None where the design offers no choice.
         norm: whether a norm follows a projection on images.
 
     Raises:
@@ -77,20 +77,21 @@ def shortcut_parts(site: Site, choice: str = "auto", *, norm: bool = True) -> tu
         return (
             Part(name="given", make=lambda _w, _l, _i: given, ops=module_ops(given, on_shortcut=True), fresh=False),
         )
-    chosen = site.shortcut if choice == "auto" else choice
+    chosen = site.shortcut if choice in (None, "auto") else choice
     if projects(site, choice):
         behind = site.norm.part() if norm and block.layout == "NCHW" else ()
         return projection(block.in_width, block.out_width, block.stride, block.layout) + behind
     if not site.changes_shape:
         return ()
     if chosen == "A" and block.layout == "NCHW":
-        return subsample_pad(block.in_width, block.out_width, block.stride)
-    raise shape_mismatch(block.layout, block.in_width, block.out_width, block.stride, "shortcut=B")
+        return subsample_pad(block.in_width, block.out_width, block.stride, cut=site.cut)
+    option_text = "" if choice is None else "shortcut=B"
+    raise shape_mismatch(block.layout, block.in_width, block.out_width, block.stride, option_text)
 
 
-def projects(site: Site, choice: str = "auto") -> bool:
+def projects(site: Site, choice: str | None = None) -> bool:
     """Whether weights stand on the shortcut."""
-    chosen = site.shortcut if choice == "auto" else choice
+    chosen = site.shortcut if choice in (None, "auto") else choice
     return site.given_shortcut is not None or chosen == "C" or (chosen == "B" and site.changes_shape)
 
 
@@ -109,8 +110,9 @@ def projection_parameters(site: Site, choice: str, *, norm: bool = True) -> int:
 def zero_branch_ends_(units: Sequence[UnitLike]) -> None:
     """Set the last gain or weight of each branch to zero, so that it starts as F = 0 (arXiv 1706.02677)."""
     for unit in units:
-        for branch in unit.branches:
-            layer = last_scale_or_weight(branch)
+        for branch, plan in zip(unit.branches, unit.plan.branches, strict=True):
+            # What a design placed before anybody's module is no end of it.
+            layer = last_scale_or_weight(plan.block.module if isinstance(plan.block, OpaqueBlock) else branch)
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]  # norms and weight layers hold a tensor there
             if isinstance(layer.bias, Tensor):
                 nn.init.zeros_(layer.bias)

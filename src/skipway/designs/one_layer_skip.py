@@ -19,11 +19,13 @@ from skipway.designs.preact import Preact
 class OneLayerSkip(Design):
     """Every convolution is a residual unit of its own.
 
-    ``x' = ReLU( h(x) + BN·Conv(x) )``, or ``x' = h(x) + Conv·ReLU·BN(x)`` with ``preact``.
+    ``x' = ReLU( h(x) + BN·Conv(x) )``, or ``x' = h(x) + Conv·ReLU·BN(x)`` with ``preact``. The paper has it for basic
+    blocks with option A. In a bottleneck, where widths shrink and grow inside the block, A cuts the last channels off or
+    pads with zeros; a projection beside a single 1×1 convolution would be a sum of two linear maps, and no shortcut.
     """
 
     preact: bool = option(False, "norm and activation before the convolution")
-    shortcut: ShortcutOption = option("auto", "shortcut where shapes change; auto: the backbone's published one")
+    shortcut: ShortcutOption = option("A", "shortcut where shapes change; auto: the backbone's published one")
 
     @property
     def unit(self) -> Preact | PostAct:
@@ -37,6 +39,7 @@ class OneLayerSkip(Design):
             replace(
                 site,
                 block=block,
+                cut=True,
                 index=i,
                 count=len(pieces),
                 first=site.first and i == 0,

@@ -27,11 +27,14 @@ def recomputed(unit: nn.Module, *inputs: Any) -> Any:
 
 @contextmanager
 def _untracked(unit: nn.Module) -> Iterator[None]:
+    # Momentum 0 leaves the statistics as they are; without running statistics other tensors would be saved, and the
+    # checkpoint would complain.
     norms = [m for m in unit.modules() if isinstance(m, _BatchNorm) and m.training and m.track_running_stats]
+    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
-        norm.track_running_stats = False
+        norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm in norms:
-            norm.track_running_stats = True
+        for norm, momentum, batches in kept:
+            norm.momentum, norm.num_batches_tracked = momentum, batches

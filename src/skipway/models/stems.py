@@ -114,7 +114,7 @@ class TextStem(nn.Module):
             )
         if ids.shape[1] > self.context:
             raise SkipwayError(f"{ids.shape[1]} tokens", f"at most {self.context}, the model's context")
-        x = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
+        x: Tensor = self.tokens(ids) + self.positions.weight[: ids.shape[1]]
         return x if self.norm is None else self.norm(x)
 
 
