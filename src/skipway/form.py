@@ -1,6 +1,7 @@
 """The vocabulary in which build and inspect meet: one residual unit as a formula.
 
-A unit is ``x' = f( h(x) ⊕ s·F(x) )``: *h* the shortcut, *F* the branch, *s* its scale, *⊕* the merge, *f* what follows the
+A unit is ``x' = f( h(x) ⊕ s·F(x) )``: *h* the shortcut, *F* the branch, *s* its scale, *⊕* the merge, *f* what
+follows the
 merge. `UnitForm` holds the formula as tuples of `Op`, prints it as an equation and reads it back. No tensors here.
 """
 
@@ -51,7 +52,8 @@ _FIXED: Final = {
     ("gate", "1-g"): "(1-g)",
     ("pad", "zero"): "ZeroPad",
 }
-# A convolution is `conv3x3/2` on a branch (kind weight) and `3x3/2` on a shortcut (kind projection): kernel, then stride.
+# A convolution is `conv3x3/2` on a branch (kind weight) and `3x3/2` on a shortcut (kind projection): kernel,
+# then stride.
 _WINDOW: Final = re.compile(r"\d+(?:x\d+)*(?:/\d+(?:x\d+)*)?")
 _PREFIXED: Final = {
     ("weight", "conv"): "Conv",
@@ -64,6 +66,7 @@ _PREFIXED: Final = {
 }
 _DETAIL: Final = re.compile(r"[A-Za-z0-9_./\-]*|learned (?:scalar|vector)")
 _GENERIC: Final = re.compile(r"(?P<kind>[a-z_]+)\[(?P<detail>[A-Za-z0-9_./+\- ]*)\]")
+_EQUATION: Final = re.compile(r"(?:\[(?P<stream>[^\]]+)\] )?x' = (?:(?P<after>\S+)\( (?P<inner>.*) \)|(?P<bare>.*))")
 _TAIL: Final = frozenset({"norm", "activation", "scale", "gate", "dropout", "drop_path"})
 
 
@@ -73,7 +76,8 @@ class Op:
 
     Args:
         kind: one of `KINDS`.
-        detail: which one: a name (``"batch"``, ``"conv3x3/2"``, ``"learned vector"``), a number (``0.5`` for a scale, the
+        detail: which one: a name (``"batch"``, ``"conv3x3/2"``, ``"learned vector"``), a number (``0.5`` for a
+            scale, the
             probability for dropout and drop-path), or empty.
 
     Raises:
@@ -192,9 +196,7 @@ class UnitForm:
             if {op.kind for op in pair} == {"gate"} and {op.detail for op in pair} == {"g", "1-g"}:
                 shortcut, branch, merge = shortcut[:-1], branch[:-1], "lerp"
         parallel = tuple(sorted((_fold(p) for p in self.parallel), key=str))
-        return replace(
-            self, shortcut=shortcut, merge=merge, branch=branch, after=_fold(self.after), parallel=parallel
-        )
+        return replace(self, shortcut=shortcut, merge=merge, branch=branch, after=_fold(self.after), parallel=parallel)
 
     def equation(self) -> str:
         """The formula as text, e.g. ``x' = ReLU( x + BN·Conv3x3·ReLU·BN·Conv3x3(x) )``; `parse` reads it back."""
@@ -218,9 +220,9 @@ class UnitForm:
         Raises:
             SkipwayError: the text is not such an equation.
         """
-        head = re.fullmatch(r"(?:\[(?P<stream>[^\]]+)\] )?x' = (?:(?P<after>\S+)\( (?P<inner>.*) \)|(?P<bare>.*))", text)
+        head = _EQUATION.fullmatch(text)
         if head is None:
-            raise SkipwayError(f"not an equation: {text!r}", "for example \"x' = ReLU( x + BN·Conv3x3(x) )\"")
+            raise SkipwayError(f"not an equation: {text!r}", 'for example "x\' = ReLU( x + BN·Conv3x3(x) )"')
         after = _read_chain(head["after"], "after") if head["after"] else ()
         stream = head["stream"] or "single"
         body: str = head["inner"] or head["bare"] or ""

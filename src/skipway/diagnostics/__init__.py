@@ -1,0 +1,1 @@
+"""Measurements and rules; `inspect` unites what they need."""

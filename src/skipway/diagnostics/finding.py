@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from skipway.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["SEVERITIES", "Finding", "Severity", "at_least"]
 

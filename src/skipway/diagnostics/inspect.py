@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -28,6 +27,9 @@ from skipway.units.naming import paths, place_of
 from skipway.units.prove import WRONG, Proof, prove
 from skipway.units.unit import Unexplained, Unit
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["PROFILES", "inspect"]
 
 PROFILES: Final = ("fast", "default", "thorough")
@@ -39,7 +41,7 @@ def inspect(
     batch: Batch,
     loss: Loss | None = None,
     optimizer: torch.optim.Optimizer | None = None,
-    structure_only: bool = False,  # noqa: FBT001, FBT002  # part of the documented signature
+    structure_only: bool = False,  # part of the documented signature
     profile: str = "default",
     *,
     name: str | None = None,
@@ -52,10 +54,12 @@ def inspect(
     Args:
         model: any module; DataParallel, DDP and compiled wrappers are opened.
         batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of keyword arguments.
-        loss: maps the model's output to a scalar; without one a fixed random projection of the floating outputs is used.
+        loss: maps the model's output to a scalar; without one a fixed random projection of the floating
+            outputs is used.
         optimizer: the optimizer that trains the model, for rules that look at its parameter groups.
         structure_only: find and prove units, measure nothing.
-        profile: ``"fast"`` skips the proofs, ``"default"`` proves and measures, ``"thorough"`` also shows for every unit
+        profile: ``"fast"`` skips the proofs, ``"default"`` proves and measures, ``"thorough"`` also shows for
+            every unit
             that deliberately wrong formulas fail.
         name: what to call the model in the report; its class by default.
 
@@ -144,7 +148,9 @@ def _check(model: nn.Module, batch: Batch) -> None:
     lazy = next((n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)), None)
     if lazy:
         raise SkipwayError(
-            f"parameter {lazy!r} is not initialised (a lazy module)", "a model that has run once", "model(*batch) before"
+            f"parameter {lazy!r} is not initialised (a lazy module)",
+            "a model that has run once",
+            "model(*batch) before",
         )
 
 
@@ -171,7 +177,9 @@ def _units(
     unexplained: list[Unexplained] = []
     for unit, path, kind, level, proof in zip(described, named, kinds_, depths, proofs, strict=True):
         if not proof.holds and not unproved_everywhere:
-            unexplained.append(Unexplained(path, "add", f"looks like {unit.form.equation()}, not proved: {proof.reason}"))
+            unexplained.append(
+                Unexplained(path, "add", f"looks like {unit.form.equation()}, not proved: {proof.reason}")
+            )
             continue
         end, price = links.nodes[unit.end], cost(unit, links)
         kept.append(unit)
@@ -191,9 +199,9 @@ def _units(
                 activation_bytes=price.activation_bytes,
             )
         )
-    for rejected in found.rejected:
-        if rejected.reason != _TRIVIAL:
-            unexplained.append(Unexplained(place_of(rejected.join, links), "add", rejected.reason))
+    unexplained += [
+        Unexplained(place_of(r.join, links), "add", r.reason) for r in found.rejected if r.reason != _TRIVIAL
+    ]
     unexplained += [Unexplained(place_of(i, links), links.nodes[i].op, reason) for i, reason in mixing_joins(found)]
     return kept, units, unexplained
 

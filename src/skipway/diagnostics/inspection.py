@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.diagnostics.finding import Finding, Severity, at_least
-from skipway.units.unit import Unexplained, Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
     from rich.console import Group
+
+    from skipway.units.unit import Unexplained, Unit
 
 __all__ = ["SCHEMA_VERSION", "Inspection"]
 
@@ -104,4 +106,5 @@ class Inspection:
             from skipway.errors import MissingPackageError
 
             raise MissingPackageError("pandas", "Inspection.to_frame", "frame") from None
-        return pd.DataFrame([u.to_dict() for u in self.units])
+        frame: pd.DataFrame = pd.DataFrame([u.to_dict() for u in self.units])
+        return frame

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,10 +22,12 @@ from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, t
 from skipway.trace.graph import Address, Node
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import preserved
-from skipway.units.describe import Described
-from skipway.units.find import Term
-from skipway.units.links import Links
 from skipway.units.unit import StreamNumbers
+
+if TYPE_CHECKING:
+    from skipway.units.describe import Described
+    from skipway.units.find import Term
+    from skipway.units.links import Links
 
 __all__ = ["Layer", "Loss", "Measured", "measure", "projection_loss"]
 
@@ -170,7 +172,7 @@ class _Taps(TorchFunctionMode):
         alpha = kwargs.get("alpha", 1)
         first, second = operands[0], operands[1] * alpha if alpha != 1 else operands[1]
         if fused == "lerp":
-            weight = args[2] if len(args) > 2 else kwargs.get("weight")
+            weight = args[2] if len(args) > 2 else kwargs["weight"]
             first, second = first * (1 - weight), second * weight
         elif fused == "addcmul":
             second = operands[1] * operands[2] * kwargs.get("value", 1)
@@ -186,7 +188,7 @@ class _Taps(TorchFunctionMode):
 def measure(
     model: nn.Module, batch: Batch, described: Sequence[Described], links: Links, loss: Loss | None = None
 ) -> Measured:
-    """Run forward and backward once and measure at every unit (at every weighted layer, if there are fewer than two units).
+    """Measure at every unit in one forward and backward run; at every weighted layer, if units are fewer than two.
 
     Args:
         model: the module, in the mode in which it was recorded; left as it was.
@@ -220,6 +222,11 @@ def measure(
             value = float(scalar.detach())
             _backward(scalar, _earliest(taps.roots, links), notes)
     numbers = scalars.read()
+    gradients = [v for found in numbers.values() for k, v in found.items() if k.startswith("grad")]
+    if gradients and not any(gradients):
+        notes.append(
+            "every gradient is exactly zero: the output does not depend on the stream (a zero-initialised head?)"
+        )
     units = [StreamNumbers(**{k: _finite(v) for k, v in numbers.get(k0, {}).items()}) for k0 in range(len(described))]
     finite &= all(math.isfinite(v) for found in numbers.values() for k, v in found.items() if k != "similarity")
     first = len(described)
@@ -245,9 +252,8 @@ def similarity(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def _rms(x: torch.Tensor) -> torch.Tensor:
-    return torch.linalg.vector_norm(x, dtype=torch.float32 if x.dtype != torch.float64 else None) / math.sqrt(
-        max(x.numel(), 1)
-    )
+    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if x.dtype == torch.float64 else torch.float32)
+    return norm / math.sqrt(max(x.numel(), 1))
 
 
 def _finite(value: float) -> float | None:

@@ -16,12 +16,14 @@ from skipway.trace.record import flat_tensors, operation
 __all__ = ["first_non_finite", "non_finite_leaf"]
 
 # Operations that write an infinity because they are told to.
-_ON_PURPOSE: Final = frozenset("masked_fill full full_like fill where scalar_tensor new_full index_put triu tril".split())
+_ON_PURPOSE: Final = frozenset(
+    ["masked_fill", "full", "full_like", "fill", "where", "scalar_tensor", "new_full", "index_put", "triu", "tril"]
+)
 
 
 class _Watch(TorchDispatchMode):
     def __init__(self, stack: ModuleStack) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.found: dict[str, str] = {}
         self._stack = stack
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from skipway.diagnostics.measure import Layer
     from skipway.units.unit import Unit
 
@@ -53,7 +55,7 @@ class Curve:
     def steepest_path(self) -> str:
         """The point after which the number changes most."""
         logs = [math.log(max(v, 1e-45)) for v in self.values]
-        steps = [abs(b - a) for a, b in zip(logs, logs[1:], strict=False)]
+        steps = [abs(b - a) for a, b in itertools.pairwise(logs)]
         return self.paths[max(range(len(steps)), key=steps.__getitem__)] if steps else self.paths[0]
 
 

@@ -1,0 +1,1 @@
+"""Run any model, record what happened, leave no trace."""

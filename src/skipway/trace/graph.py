@@ -7,11 +7,12 @@ additions (``addmm``, ``addcmul``, ``lerp``, ``stack().sum()``) are split on ent
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from skipway.trace.ops import LOOKUP, RANDOM, SOURCELESS
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["CONST", "PARAM", "RAND", "Address", "Graph", "ModuleCall", "Node", "Place"]
 
@@ -66,7 +67,8 @@ class Node:
         data: whether the value depends on the model's input.
         taint: for values that do not: PARAM, CONST and RAND bits of where they come from.
         params: bit set of the parameters such a value was made from.
-        source, ordinal: the operation it was recorded from (a fused one gives several nodes) and its count; see `Place`.
+        source, ordinal: the operation it was recorded from (a fused one gives several nodes) and its count;
+            see `Place`.
         address: the torch function call it was made in, if any.
     """
 
@@ -106,9 +108,7 @@ class Graph:
         self.nodes.append(node)
         return node
 
-    def add(
-        self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int
-    ) -> Node:
+    def add(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
         """Add an operation, splitting a fused addition into its parts; returns the node that holds the result."""
         nodes = self.nodes
         if op in RANDOM or op in SOURCELESS:
@@ -152,10 +152,7 @@ class Graph:
         return bool(dim % len(stack.shape) == at % len(stack.shape))
 
     def _new(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
-        if isinstance(like, Node):
-            floating = like.floating
-        else:
-            floating = like.is_floating_point() or like.is_complex()
+        floating = like.floating if isinstance(like, Node) else like.is_floating_point() or like.is_complex()
         node = Node(len(self.nodes), op, inputs, attrs, tuple(like.shape), like.dtype, floating, call)
         self.nodes.append(node)
         self.carry(node)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_hooks
+from typing_extensions import Self
 
 from skipway.trace.graph import ModuleCall
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = ["ModuleStack", "eager"]
 
@@ -34,7 +37,7 @@ class ModuleStack:
         self._handles = ExitStack()
         self.top = 0
 
-    def __enter__(self) -> ModuleStack:
+    def __enter__(self) -> Self:
         for handle in (
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -66,7 +69,7 @@ class ModuleStack:
         self._open.append(call.id)
         self.top = call.id
 
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, _module: nn.Module, _args: Any, output: Any) -> None:
         self.calls[self._open.pop()].output_shape = _first_shape(output)
         self.top = self._open[-1]
 
@@ -85,4 +88,5 @@ def eager() -> AbstractContextManager[object]:
     dynamo = sys.modules.get("torch._dynamo")
     if dynamo is None:
         return ExitStack()
-    return torch.compiler.set_stance("force_eager")
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance

@@ -10,7 +10,8 @@ from typing import Final
 
 __all__ = [
     "ACTIVATION", "ADD", "ATTENTION", "BATCHED_MATMUL", "CONVOLUTION", "DROPOUT", "HEAVY", "LOOKUP", "MATMUL",
-    "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE", "SOURCELESS", "VIEW", "activation_name", "norm_name",
+    "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE", "SOURCELESS", "VIEW",
+    "activation_name", "norm_name",
 ]  # fmt: skip
 
 
@@ -20,10 +21,10 @@ def _words(text: str) -> frozenset[str]:
 
 # Same numbers in another shape, place or dtype.
 VIEW: Final = _words(
-    "view reshape unsafe_view reshape_alias permute transpose t mT numpy_T squeeze unsqueeze clone alias detach to_copy to "
-    "type contiguous flatten unflatten movedim swapaxes swapdims expand expand_as lift_fresh lift_fresh_copy merge roll "
-    "float half bfloat16 double view_as pixel_unshuffle pixel_shuffle native_batch_permute as_strided getitem copy "
-    "channel_shuffle view_as_real view_as_complex resize"
+    "view reshape unsafe_view reshape_alias permute transpose t mT numpy_T squeeze unsqueeze clone alias detach "
+    "to_copy to type contiguous flatten unflatten movedim swapaxes swapdims expand expand_as lift_fresh "
+    "lift_fresh_copy merge roll float half bfloat16 double view_as pixel_unshuffle pixel_shuffle native_batch_permute "
+    "as_strided getitem copy channel_shuffle view_as_real view_as_complex resize"
 )
 SLICE: Final = _words(
     "slice select split split_with_sizes chunk unbind narrow index tensor_split unsafe_split unsafe_chunk "
@@ -31,13 +32,14 @@ SLICE: Final = _words(
 )
 PAD: Final = _words("constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad2d")
 NORM: Final = _words(
-    "native_layer_norm layer_norm native_batch_norm batch_norm native_batch_norm_legit native_batch_norm_legit_no_training "
-    "cudnn_batch_norm miopen_batch_norm batch_norm_with_update batch_norm_no_update native_group_norm group_norm rms_norm "
-    "fused_rms_norm instance_norm native_batch_norm_legit_functional batch_norm_impl_index mkldnn_batch_norm"
+    "native_layer_norm layer_norm native_batch_norm batch_norm native_batch_norm_legit "
+    "native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm batch_norm_with_update "
+    "batch_norm_no_update native_group_norm group_norm rms_norm fused_rms_norm instance_norm "
+    "native_batch_norm_legit_functional batch_norm_impl_index mkldnn_batch_norm"
 )
 ACTIVATION: Final = _words(
-    "relu relu6 gelu silu hardswish hardtanh leaky_relu elu celu selu sigmoid tanh hardsigmoid mish prelu prelu_kernel "
-    "softplus threshold clamp_min clamp clamp_max rrelu rrelu_with_noise log_sigmoid"
+    "relu relu6 gelu silu hardswish hardtanh leaky_relu elu celu selu sigmoid tanh hardsigmoid mish prelu "
+    "prelu_kernel softplus threshold clamp_min clamp clamp_max rrelu rrelu_with_noise log_sigmoid"
 )
 DROPOUT: Final = _words("native_dropout dropout feature_dropout alpha_dropout feature_alpha_dropout fused_dropout")
 CONVOLUTION: Final = _words(
@@ -58,12 +60,13 @@ POOL: Final = _words(
     "upsample_nearest1d upsample_linear1d"
 )
 RANDOM: Final = _words(
-    "rand randn bernoulli rand_like uniform normal randn_like multinomial exponential cauchy randint randperm randint_like"
+    "rand randn bernoulli rand_like uniform normal randn_like multinomial exponential cauchy randint randperm "
+    "randint_like"
 )
 # The value does not depend on the tensor arguments.
 SOURCELESS: Final = _words(
-    "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided zeros ones full "
-    "arange empty empty_strided scalar_tensor linspace eye zero fill"
+    "zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided zeros ones "
+    "full arange empty empty_strided scalar_tensor linspace eye zero fill"
 )
 MULTIPLY: Final = _words("mul div multiply true_divide divide")
 ADD: Final = _words("add sub rsub subtract")
@@ -75,16 +78,16 @@ HEAVY: Final = (
     | ATTENTION
     | POOL
     | _words(
-        "mkldnn_rnn_layer lstm gru rnn_tanh cudnn_rnn lstm_cell gru_cell thnn_fused_lstm_cell thnn_fused_gru_cell fft_r2c "
-        "fft_c2c fft_c2r fft_rfft fft_fft fft_fftn cumsum cumprod logcumsumexp einsum embedding embedding_bag softmax "
-        "safe_softmax native_multi_head_attention transformer_encoder_layer_fwd grouped_mm"
+        "mkldnn_rnn_layer lstm gru rnn_tanh cudnn_rnn lstm_cell gru_cell thnn_fused_lstm_cell thnn_fused_gru_cell "
+        "fft_r2c fft_c2c fft_c2r fft_rfft fft_fft fft_fftn cumsum cumprod logcumsumexp einsum embedding embedding_bag "
+        "softmax safe_softmax native_multi_head_attention transformer_encoder_layer_fwd grouped_mm"
     )
 )
 # May stand between a join and the end of what follows it.
 POINTWISE: Final = (
     _words(
-        "add sub rsub mul div neg pow rsqrt sqrt reciprocal exp log mean sum square var var_mean std abs maximum minimum "
-        "erf linalg_vector_norm norm amax where"
+        "add sub rsub mul div neg pow rsqrt sqrt reciprocal exp log mean sum square var var_mean std abs maximum "
+        "minimum erf linalg_vector_norm norm amax where"
     )
     | ACTIVATION
     | VIEW

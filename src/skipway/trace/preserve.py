@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import collections
 import random
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Preserved", "preserved"]
 
@@ -129,8 +131,13 @@ def _refill(container: Any, copy: Any) -> None:
 
 
 def _rng_state() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
-    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()  # noqa: NPY002  # the global one is kept
+    cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else None
+    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()  # the global one is kept
+
+
+def _cuda_in_use() -> bool:
+    in_use: bool = torch.cuda.is_initialized()
+    return in_use
 
 
 def _set_rng_state(state: tuple[Any, ...]) -> None:
@@ -139,4 +146,4 @@ def _set_rng_state(state: tuple[Any, ...]) -> None:
     if cuda is not None:
         torch.cuda.set_rng_state_all(cuda)
     random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002  # the global one is restored
+    np.random.set_state(numpy)  # the global one is restored

@@ -8,9 +8,8 @@ presence alone switches off fused paths that would hide a join.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -25,14 +24,20 @@ from skipway.trace.graph import CONST, PARAM, Address, Graph, Node
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import Preserved, preserved
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 __all__ = ["Operation", "Trace", "flat_tensors", "operation", "record"]
 
 # Operations whose non-tensor arguments classification reads.
 _WITH_ATTRIBUTES: Final = (
     ops.MULTIPLY | ops.ADD | ops.PAD | ops.CONVOLUTION | ops.POOL | ops.DROPOUT | ops.ACTIVATION | ops.NORM
-    | frozenset("slice select pow sum mean stack cat addmm baddbmm addbmm addmv addcmul addcdiv lerp as_strided".split())
+    | frozenset({"slice", "select", "pow", "sum", "mean", "stack", "cat", "as_strided"})
+    | frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp"})
 )  # fmt: skip
-_SPLITS: Final = frozenset("split split_with_sizes chunk unbind unsafe_split unsafe_chunk tensor_split".split())
+_SPLITS: Final = frozenset(
+    ["split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk", "tensor_split"]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class _Recorder(TorchDispatchMode):
     """
 
     def __init__(self, graph: Graph, stack: ModuleStack, addresses: _Addresses, snapshot: Preserved) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.graph, self.count = graph, 0
         self._stack, self._addresses, self._snapshot = stack, addresses, snapshot
         self._leaves: dict[int, tuple[str, int]] = {}

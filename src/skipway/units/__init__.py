@@ -1,0 +1,1 @@
+"""From a recorded run to residual units: find, classify, prove."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from skipway.form import Merge, Op, UnitForm
 from skipway.trace import ops
-from skipway.trace.graph import Node
 from skipway.units.find import Candidate, Found, Term, nest
-from skipway.units.links import Links
 from skipway.units.merges import merge_candidates
 from skipway.units.routes import Routes, Step
+
+if TYPE_CHECKING:
+    from skipway.trace.graph import Node
+    from skipway.units.links import Links
 
 __all__ = ["Described", "Tail", "describe"]
 
@@ -103,7 +106,9 @@ class _Describer:
             op = self.step_op(step)
             if op is not None:
                 composite = False
-                if not (out and op.kind == "slice" and out[-1] == op):  # rows and columns are sliced one after the other
+                if not (
+                    out and op.kind == "slice" and out[-1] == op
+                ):  # rows and columns are sliced one after the other
                     out.append(op)
         return out
 
@@ -146,7 +151,9 @@ class _Describer:
 
     def pooling(self, node: Node, source: Node) -> str:
         """Kind, kernel and stride of a pooling operation, e.g. ``avg2x2/2``."""
-        kind = "max" if "max" in node.op else "avg" if "avg" in node.op else "upsample" if "upsample" in node.op else "max"
+        kind = (
+            "max" if "max" in node.op else "avg" if "avg" in node.op else "upsample" if "upsample" in node.op else "max"
+        )
         kernel = node.attrs.get("kernel_size")
         if not kernel:
             return kind
@@ -419,5 +426,3 @@ def _spread(value: object, dims: int) -> tuple[int, ...]:
         return (value,) * max(dims, 1)
     values = tuple(value) if isinstance(value, (list, tuple)) else (1,)
     return values * dims if len(values) == 1 and dims > 1 else values
-
-

@@ -1,6 +1,9 @@
-"""Find residual units in a recorded graph: joins one of whose operands leads back, lightly, to what the other computes from.
+"""Find residual units in a recorded graph.
 
-For a join with operands t, o₁, o₂ …: walk back from t over light steps and stop at the first node x that another operand
+A unit is a join one of whose operands leads back, lightly, to what the other computes from.
+
+For a join with operands t, o₁, o₂ …: walk back from t over light steps and stop at the first node x that
+another operand
 descends from. If the way from x to that operand does real work, the join is a unit with shortcut t and branch o.
 """
 
@@ -9,12 +12,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from skipway.form import Merge
 from skipway.trace import ops
-from skipway.trace.graph import Graph, Node
 from skipway.units.links import Links
 from skipway.units.routes import Route, Routes, Step
+
+if TYPE_CHECKING:
+    from skipway.form import Merge
+    from skipway.trace.graph import Graph, Node
 
 __all__ = ["Candidate", "Found", "Rejected", "Term", "Work", "find", "nest", "work_between"]
 
@@ -186,8 +192,9 @@ class _Finder:
                     continue
                 sides = [t for t in others if t not in branches]
                 adds = tuple(sorted({t.add for t in terms} | {join}))
-                best = key, Candidate(
-                    join, adds, x, links.strip(x), term, route, branches, sides, frozenset(work.region)
+                best = (
+                    key,
+                    Candidate(join, adds, x, links.strip(x), term, route, branches, sides, frozenset(work.region)),
                 )
         return best[1] if best else None
 
@@ -213,11 +220,9 @@ class _Finder:
             return "the shortcut is subtracted"
         if self.disjoint(route, work.region):
             return "shortcut and branch read disjoint parts"
-        if not self.links.is_data(route.start):
-            # Learned queries and class tokens are streams; a bias made from parameters is none.
-            if work.region & self.joins or self.nodes[route.start].shape != root.shape:
-                return "the shortcut does not depend on the input"
-        return ""
+        # Learned queries and class tokens are streams; a bias made from parameters is none.
+        inside = bool(work.region & self.joins) or self.nodes[route.start].shape != root.shape
+        return "the shortcut does not depend on the input" if inside and not self.links.is_data(route.start) else ""
 
     def disjoint(self, route: Route, region: set[int]) -> bool:
         """Whether the shortcut takes one part of a tensor and every way into the branch another (Res2Net)."""
@@ -279,7 +284,9 @@ class _Finder:
         By itself it looks like a Res2Net step (its operands read disjoint parts); the second half tells them apart.
         """
         found = []
-        second = {self.links.strip(c.shortcut.node): c for c in candidates.values() if not c.route.kinds().count("kernel")}
+        second = {
+            self.links.strip(c.shortcut.node): c for c in candidates.values() if not c.route.kinds().count("kernel")
+        }
         for join, reason in reasons.items():
             if reason != "shortcut and branch read disjoint parts" or len(terms_of[join]) != 2:
                 continue
@@ -300,7 +307,9 @@ class _Finder:
                     continue
                 shortcut = Route(stream, 0, self._views(term.node, stream))
                 found.append(
-                    Candidate(join, (join,), stream, stream, term, shortcut, [other], [], frozenset(work.region), pair=True)
+                    Candidate(
+                        join, (join,), stream, stream, term, shortcut, [other], [], frozenset(work.region), pair=True
+                    )
                 )
                 break
         return found

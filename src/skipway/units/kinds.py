@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from skipway.form import Op
 from skipway.trace import ops
-from skipway.units.describe import Described
-from skipway.units.links import Links
-from skipway.units.unit import Kind
+
+if TYPE_CHECKING:
+    from skipway.form import Op
+    from skipway.units.describe import Described
+    from skipway.units.links import Links
+    from skipway.units.unit import Kind
 
 __all__ = ["Cost", "cost", "is_closed", "kinds", "levels"]
 
@@ -24,7 +27,8 @@ def kinds(described: list[Described], links: Links) -> list[Kind]:
         starts[d.candidate.base].add(d.candidate.join)
         around[d.candidate.base] += bool(d.candidate.inner)
     return [
-        _kind(d, calls, starts[d.candidate.base] if around[d.candidate.base] > 1 else set(calls), links) for d in described
+        _kind(d, calls, starts[d.candidate.base] if around[d.candidate.base] > 1 else set(calls), links)
+        for d in described
     ]
 
 

@@ -6,13 +6,17 @@ stream behind the one before: a gate, a GLU or a ghost module is no unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from skipway.trace import ops
-from skipway.trace.graph import Node
 from skipway.units.find import Candidate, Found, Term, work_between
-from skipway.units.links import Links
 from skipway.units.routes import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skipway.trace.graph import Node
+    from skipway.units.links import Links
 
 __all__ = ["merge_candidates", "mixing_joins"]
 
@@ -127,5 +131,8 @@ def mixing_joins(found: Found) -> list[tuple[int, str]]:
 def _holds_stream_and_branch(inputs: list[int], links: Links) -> bool:
     data = [links.strip(i) for i in inputs if links.is_data(i)]
     return any(
-        links.descends(b, a) and any(links.is_heavy(i) for i in links.region(a, b)) for a in data for b in data if a != b
+        links.descends(b, a) and any(links.is_heavy(i) for i in links.region(a, b))
+        for a in data
+        for b in data
+        if a != b
     )

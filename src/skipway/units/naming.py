@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from skipway.trace.graph import PARAM
-from skipway.units.describe import Described
-from skipway.units.links import Links
+
+if TYPE_CHECKING:
+    from skipway.units.describe import Described
+    from skipway.units.links import Links
 
 __all__ = ["paths", "place_of"]
 
-# A module "holds" a branch when at least this share of the branch's weight runs inside it (the rest are shared helpers).
+# A module "holds" a branch when at least this share of the branch's weight runs inside it (the rest are shared
+# helpers).
 _HOLDS = 0.8
 
 
@@ -43,10 +47,10 @@ def paths(described: list[Described], links: Links) -> list[str]:
         children.append(child if child != scope and heaviest >= _HOLDS * total else None)
     shared = Counter(scopes)
     names = []
-    for scope, child in zip(scopes, children, strict=True):
-        call = graph.calls[child if shared[scope] > 1 and child is not None else scope]
-        number = graph.calls[scope].number
-        names.append((call.path or "<root>") + (f"@{number}" if number else ""))
+    for around, inside_it in zip(scopes, children, strict=True):
+        holder = graph.calls[inside_it if shared[around] > 1 and inside_it is not None else around]
+        number = graph.calls[around].number
+        names.append((holder.path or "<root>") + (f"@{number}" if number else ""))
     several = Counter(names)
     seen: Counter[str] = Counter()
     for k, name in enumerate(names):

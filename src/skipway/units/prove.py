@@ -1,8 +1,11 @@
 """Prove units: run the model again with every branch's output replaced by noise, and predict what must follow.
 
-In that run F's output is a random tensor R. If a unit's formula is right, the stream behind it is ``f(h(x) ⊕ s·R)``, with x
-as it was when it was made. The prediction applies the formula's own operations to a private copy of x and to R; the model
-never sees the copy. A wrong x, h, f or s makes the prediction miss. One run proves all units, since each prediction starts
+In that run F's output is a random tensor R. If a unit's formula is right, the stream behind it is ``f(h(x) ⊕
+s·R)``, with x
+as it was when it was made. The prediction applies the formula's own operations to a private copy of x and to
+R; the model
+never sees the copy. A wrong x, h, f or s makes the prediction miss. One run proves all units, since each
+prediction starts
 from the x that this run has; units that this run does not reach (routing that depends on values) are tried one by one.
 """
 
@@ -10,9 +13,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -25,8 +27,12 @@ from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.ops import VIEW
 from skipway.trace.preserve import preserved
 from skipway.trace.record import flat_tensors, operation
-from skipway.units.describe import Described, Tail
-from skipway.units.links import Links
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from skipway.units.describe import Described, Tail
+    from skipway.units.links import Links
 
 __all__ = ["BOUND_EPS", "WRONG", "Proof", "prove"]
 
@@ -40,6 +46,9 @@ WRONG: Final = ("x", "h", "f", "s")
 _NOISE: Final = 1.0 / 16.0
 # Runs spent on single units when the common run does not decide them.
 _MOST_SINGLE_RUNS: Final = 64
+
+
+_FUSED: Final = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp"})
 
 
 @dataclass(slots=True)
@@ -84,10 +93,10 @@ def prove(
     rounds = [[k for k, p in enumerate(proofs) if not p.holds]]
     rounds += [[k] for k in rounds[0]] if len(rounds[0]) > 1 else []
     for chosen in rounds:
-        chosen = [k for k in chosen if not proofs[k].holds]  # noqa: PLW2901  # earlier rounds may have proved some
-        if not chosen or len(chosen) == len(described) or runs > _MOST_SINGLE_RUNS:
+        still = [k for k in chosen if not proofs[k].holds]
+        if not still or len(still) == len(described) or runs > _MOST_SINGLE_RUNS:
             continue
-        for k, again in zip(chosen, _run(model, batch, [described[k] for k in chosen], links, wrong), strict=True):
+        for k, again in zip(still, _run(model, batch, [described[k] for k in still], links, wrong), strict=True):
             if again.error is not None:
                 proofs[k] = again
         runs += 1
@@ -106,7 +115,7 @@ def _run(
         try:
             with mode, _Unfused():
                 model(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001  # noise may take a model where it fails; then units are tried alone
+        except Exception as error:  # noqa: BLE001  # noise may take a model where it fails; units are then tried alone
             failure = f"the model failed on replaced values: {type(error).__name__}: {error}".splitlines()[0]
     for unit in watched:
         if unit.proof.error is None and not unit.proof.reason:
@@ -272,7 +281,7 @@ class _Replacement(TorchDispatchMode):
     """Replaces branch outputs and computes predictions as the model runs."""
 
     def __init__(self, watched: list[_Watched], links: Links, stack: ModuleStack) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.watched, self.nodes, self.graph = watched, links.nodes, links.graph
         self._stack = stack
         self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
@@ -290,7 +299,9 @@ class _Replacement(TorchDispatchMode):
         described = unit.unit
         candidate = described.candidate
         self._roles[candidate.x].append(("x", unit, None))
-        if not self.nodes[candidate.x].source:  # a leaf, or an alias read without an operation: taken from its first reader
+        if not self.nodes[
+            candidate.x
+        ].source:  # a leaf, or an alias read without an operation: taken from its first reader
             for c in sorted(links.consumers[candidate.x]):
                 node = self.nodes[c]
                 if node.source and not node.attrs.get("fused"):
@@ -339,7 +350,7 @@ class _Replacement(TorchDispatchMode):
             self._before(self.nodes[i], func, args, kwargs)
         out = func(*args, **kwargs)
         for i in planned:
-            out = self._after(self.nodes[i], func, args, kwargs, out)
+            out = self._after(self.nodes[i], args, kwargs, out)
         return out
 
     def _before(self, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -353,8 +364,8 @@ class _Replacement(TorchDispatchMode):
                 if any(i in values for i in node.inputs) and node.id not in values:
                     values[node.id] = _applied(node, func, args, kwargs, values)
 
-    def _after(self, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-        """Predict and compare where units end here, then replace where branches end, then take what others start from."""
+    def _after(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+        """Compare where units end here, then replace where branches end, then take what others start from."""
         roles = self._roles[node.id]
         for role, unit, _ in roles:
             if role == "step" and _is_random(node):
@@ -402,9 +413,7 @@ class _Replacement(TorchDispatchMode):
 
 def _is_fused_part(node: Node) -> bool:
     """Whether a node is one half of an operation that also adds."""
-    return node.source in ("addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp") and node.op != "add" and (
-        node.source != node.op
-    )
+    return node.source in _FUSED and node.op not in ("add", node.source)
 
 
 def _is_random(node: Node) -> bool:
@@ -474,5 +483,3 @@ def _error(actual: torch.Tensor, predicted: torch.Tensor) -> float:
     error = float((a - b).norm()) / (float(a.norm()) or 1.0)
     eps = torch.finfo(actual.dtype).eps
     return error / eps if math.isfinite(error) else math.inf
-
-

@@ -10,17 +10,19 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skipway.trace import ops
 from skipway.trace.graph import PARAM, RAND, Node
-from skipway.units.links import Links
+
+if TYPE_CHECKING:
+    from skipway.units.links import Links
 
 __all__ = ["Route", "Routes", "Step"]
 
 _COST: Final = {
-    "view": 0, "center": 0, "bias": 0, "scale": 1, "gate": 1, "dropout": 1, "cat": 1, "norm": 2, "slice": 2, "pad": 2, "pool": 3,
-    "projection": 5, "activation": 6, "kernel": 7,
+    "view": 0, "center": 0, "bias": 0, "scale": 1, "gate": 1, "dropout": 1, "cat": 1,
+    "norm": 2, "slice": 2, "pad": 2, "pool": 3, "projection": 5, "activation": 6, "kernel": 7,
 }  # fmt: skip
 _GATES: Final = frozenset({"sigmoid", "hardsigmoid", "softmax", "safe_softmax"})
 _ROOTS: Final = frozenset({"rsqrt", "sqrt", "reciprocal", "linalg_vector_norm", "norm", "pow"})
@@ -96,7 +98,7 @@ class Routes:
             known = self._steps[key] = self._find_steps(self.nodes[i], activation)
         return known
 
-    def _find_steps(self, node: Node, activation: bool) -> list[Step]:  # noqa: C901, PLR0911, PLR0912  # a table of ops
+    def _find_steps(self, node: Node, activation: bool) -> list[Step]:  # noqa: C901, PLR0911, PLR0912  # a table of operations
         links, nodes, op = self.links, self.nodes, node.op
         data = links.data_inputs(node)
         if not data and op in ops.VIEW:
@@ -226,7 +228,8 @@ class Routes:
         roots = {value, base}
         if nodes[base].op == "sub":  # centred
             roots |= {links.strip(j) for j in links.data_inputs(nodes[base])}
-        pending, seen = [statistic], set()
+        pending = [statistic]
+        seen: set[int] = set()
         reached = root = mean = False
         while pending and len(seen) < 40:
             i = pending.pop()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from skipway.form import UnitForm
+if TYPE_CHECKING:
+    from skipway.form import UnitForm
 
 __all__ = ["Kind", "StreamNumbers", "Unexplained", "Unit"]
 
@@ -47,7 +48,8 @@ class Unit:
 
     Args:
         index: position along the model, from 0, in order of execution of the merges.
-        path: module path; ``@k`` marks the k-th call of a shared module, ``#k`` the k-th of several units in one module.
+        path: module path; ``@k`` marks the k-th call of a shared module, ``#k`` the k-th of several units in
+            one module.
         kind: ``"unit"``; ``"long_skip"`` (the branch holds units and the merge lies outside their module: FPN, U-Net);
             ``"injection"`` (a stream from elsewhere joins); ``"cell"`` (sum of pooled and convolved inputs, NASNet);
             ``"merge"`` (joined by concatenation, product or stream mixing rather than addition).

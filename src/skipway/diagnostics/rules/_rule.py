@@ -70,7 +70,13 @@ RULES: Registry[Rule] = Registry("rule", "skipway.diagnostics.rules")
 
 
 def rule(
-    id: str, *, severity: Severity, summary: str, explanation: str, fix: str, source: str  # noqa: A002  # the field's word
+    id: str,  # noqa: A002  # a rule has an id
+    *,
+    severity: Severity,
+    summary: str,
+    explanation: str,
+    fix: str,
+    source: str,  # the field's word
 ) -> Callable[[Check], Check]:
     """Register a function as the check of a rule."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.profile import Curve, gradient_curve
 from skipway.diagnostics.rules._rule import Evidence, rule
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["exploding", "vanishing"]
 
-# Over the public models of the test zoo at their own initialisation the ratio of the first unit's gradient to the last's
+# Over the public models of the test zoo at their own initialisation the ratio of the first unit's gradient to
+# the last's
 # lies between these; a further factor of ten is left on either side.
 SMALLEST_RATIO: Final = 1e-3
 LARGEST_RATIO: Final = 1e4
@@ -24,7 +27,8 @@ _SOURCE: Final = "He et al. 2016, arXiv 1603.05027, eq. 5; thresholds: spread ov
     "gradient-vanishing",
     severity="warning",
     summary="The gradient shrinks on its way back to the first units.",
-    explanation="The norm of the gradient with respect to the stream at the first unit is under 1/1000 of that at the last,"
+    explanation="The norm of the gradient with respect to the stream at the first unit is under 1/1000 of that "
+    "at the last,"
     " and it falls steadily. A ratio alone is a symptom: look for its cause (scaled or gated shortcuts, norms on the"
     " path, a missing shortcut).",
     fix="make the shortcut an identity and put norm and activation into the branch (pre-activation)",
@@ -35,7 +39,9 @@ def vanishing(evidence: Evidence) -> Iterator[Finding]:
     curve = gradient_curve(evidence.units, evidence.layers)
     if curve is None or len(curve.values) < _FEWEST_POINTS or curve.ratio >= SMALLEST_RATIO or not curve.falls_back:
         return
-    yield _finding("gradient-vanishing", curve, f"the gradient falls to {curve.ratio:.2g} of itself on its way to the first")
+    yield _finding(
+        "gradient-vanishing", curve, f"the gradient falls to {curve.ratio:.2g} of itself on its way to the first"
+    )
 
 
 @rule(

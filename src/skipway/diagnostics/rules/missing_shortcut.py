@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.profile import gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["missing_shortcut"]
 
@@ -23,7 +25,8 @@ _DECAY: Final = 1e-2
     "missing-shortcut",
     severity="warning",
     summary="A unit among equals lacks its shortcut, or a deep stack has none and its gradient decays.",
-    explanation="Modules of one class that keep their input's shape and mostly hold a residual unit: one that holds none is"
+    explanation="Modules of one class that keep their input's shape and mostly hold a residual unit: one that "
+    "holds none is"
     " named. A stack of more than 20 weighted layers without any unit is named only if the measured gradient falls to"
     " under 1/100 on the way to its first layer.",
     fix="add the module's input to its output: return x + self.branch(x)",
@@ -56,9 +59,9 @@ def _odd_one_out(evidence: Evidence, fix: str, source: str) -> Iterator[Finding]
             for call in graph.chain(node.call):
                 work[call] += 1
     by_class: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for call in graph.calls[1:]:
-        if call.input_shape and call.input_shape == call.output_shape and work[call.id] > 1:
-            by_class[call.cls, work[call.id]].append(call.id)
+    for one in graph.calls[1:]:
+        if one.input_shape and one.input_shape == one.output_shape and work[one.id] > 1:
+            by_class[one.cls, work[one.id]].append(one.id)
     for (cls, _), calls in by_class.items():
         lacking = [c for c in calls if c not in holding]
         if len(calls) < _FEWEST_EQUALS or not lacking or len(lacking) > (1 - _SHARE_WITH_SHORTCUT) * len(calls):

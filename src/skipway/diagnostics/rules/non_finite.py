@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["non_finite"]
 
@@ -17,7 +20,8 @@ __all__ = ["non_finite"]
     explanation="When a measured number or an output is not finite, the model is run once more and every operation is"
     " watched: the first whose operands are finite and whose result is not is named, with its module. Infinities that"
     " are written on purpose (masks) are left out unless they reach the stream.",
-    fix="by cause: an overflow wants a smaller scale or a wider dtype, a division or logarithm an epsilon, a row that is"
+    fix="by cause: an overflow wants a smaller scale or a wider dtype, a division or logarithm an epsilon, a "
+    "row that is"
     " masked everywhere a column that is not",
     source="measured",
 )
