@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipway.report.numbers import bytes_text, count_text, percent, short, span
+from skipway.report.numbers import bytes_text, cosine, count_text, percent, short, span
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,16 @@ def test_spans() -> None:
     assert span(None) == "–"
     assert percent((0.4, 0.4)) == "40%"
     assert percent((0.333, 0.5)) == "33→50%"
+    assert percent((0.31, 0.33)) == "32%"
     assert percent((math.nan, 0.5)) == "nan→0.50"
+
+
+def test_cosines() -> None:
+    assert cosine((-0.03, 0.01)) == "-0.01"
+    assert cosine((-0.001, 0.002)) == "0.00"
+    assert cosine((0.0, 0.2)) == "0.00→0.20"
+    assert cosine((math.nan, 0.2)) == "nan→0.20"
+    assert cosine(None) == "–"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from skipway.errors import SkipwayError
 from skipway.form import KINDS
 from skipway.parts import OBSTACLES, Heatmap, Lines, Series, Skipped, Table, Text
 from skipway.report import inspection_parts, to_text
-from skipway.report.terminal_road import SIGNS
+from skipway.report.terminal_road import SIGNS, _middle
 
 sys.path.insert(0, str(Path(__file__).parent))
 import examples
@@ -31,16 +31,16 @@ def test_resnet50() -> None:
         25.6 M parameters · 16.4 GFLOP forward · 350 MiB of activations · train mode
         batch float32[2,3,224,224] · loss: random projection of the output (seed 0) · profile default
         5 forward runs · 3.2 s
-            unit          x' =                                 rms share         cos alike          grad
+            unit          x' =                                 rms share   cos alike          grad
         │   input
-        ▣◇▽ layer1.0      ReLU( BN·Conv1x1(x) + A(x) )        0.80   40%        0.00  0.20        2.0e-3
-        ▽   layer1.1…2 ×2 ReLU( x + A(x) )               0.90→1.00   40% -0.01→-0.02  0.20 1.0e-3→6.7e-4
-        ▣◇▽ layer2.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.10   40%       -0.03  0.20        5.0e-4
-        ▽   layer2.1…3 ×3 ReLU( x + A(x) )               1.20→1.40   40% -0.04→-0.06  0.20 4.0e-4→2.9e-4
-        ▣◇▽ layer3.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.50   40%       -0.07  0.20        2.5e-4
-        ▽   layer3.1…5 ×5 ReLU( x + A(x) )               1.60→2.00   40% -0.08→-0.12  0.20 2.2e-4→1.5e-4
-        ▣◇▽ layer4.0      ReLU( BN·Conv1x1/2(x) + B(x) )      2.10   40%       -0.13  0.20        1.4e-4
-        ▽   layer4.1…2 ×2 ReLU( x + A(x) )               2.20→2.30   40% -0.14→-0.15  0.20        1.3e-4
+        ▣◇▽ layer1.0      ReLU( BN·Conv1x1(x) + A(x) )        0.80   40%  0.00  0.20        2.0e-3
+        ▽   layer1.1…2 ×2 ReLU( x + A(x) )               0.90→1.00   40% -0.01  0.20 1.0e-3→6.7e-4
+        ▣◇▽ layer2.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.10   40% -0.03  0.20        5.0e-4
+        ▽   layer2.1…3 ×3 ReLU( x + A(x) )               1.20→1.40   40% -0.05  0.20 4.0e-4→2.9e-4
+        ▣◇▽ layer3.0      ReLU( BN·Conv1x1/2(x) + B(x) )      1.50   40% -0.07  0.20        2.5e-4
+        ▽   layer3.1…5 ×5 ReLU( x + A(x) )               1.60→2.00   40% -0.10  0.20 2.2e-4→1.5e-4
+        ▣◇▽ layer4.0      ReLU( BN·Conv1x1/2(x) + B(x) )      2.10   40% -0.13  0.20        1.4e-4
+        ▽   layer4.1…2 ×2 ReLU( x + A(x) )               2.20→2.30   40% -0.15  0.20        1.3e-4
         │   output
         A = BN·Conv1x1·ReLU·BN·Conv3x3·ReLU·BN·Conv1x1
         B = BN·Conv1x1·ReLU·BN·Conv3x3/2·ReLU·BN·Conv1x1
@@ -63,10 +63,10 @@ def test_alternating_units_fold_into_two_lines() -> None:
         skipway · post-norm
         120 residual units, each proved (worst proof error 30.2 eps)
         train mode · batch int64[2,16] · loss: mean · profile default · 0.0 s
-          unit              x' =            rms share  cos alike         grad
+          unit               x' =            rms share  cos alike         grad
         │ input
-        ◇ layers.0…59#1 ×60 LN( x + A(x) ) 1.00   23% 0.00     – 7.5e-37→0.25
-        ◇ layers.0…59#2 ×60 LN( x + B(x) ) 1.00   23% 0.00     – 1.5e-36→0.50
+        ◇ layers.0…59#1 ×60┐ LN( x + A(x) ) 1.00   23% 0.00     – 7.5e-37→0.25
+        ◇ layers.0…59#2 ×60┘ LN( x + B(x) ) 1.00   23% 0.00     – 1.5e-36→0.50
         │ output
         A = Linear·Attn
         B = Linear·GELU·Linear
@@ -152,3 +152,27 @@ def test_an_unmeasured_inspection_has_no_columns_of_numbers() -> None:
     measured = examples.resnet50()
     bare = replace(measured, units=[replace(u, numbers=StreamNumbers()) for u in measured.units], slopes={})
     assert "share" not in to_text(inspection_parts(bare))
+
+
+@pytest.mark.parametrize(
+    ("label", "shown"),
+    [
+        ("encoder.layer.0…11.attention", "encoder.layer.0…11.attention"),
+        ("model.encoder.layer.0…11.attention.output", "model.….0…11.attention.output"),
+        ("features.denseblock1.denselayer1.conv", "features.….denselayer1.conv"),
+        ("features_of_the_net.denseblock123.denselayer1234", "….denseblock123.denselayer1234"),
+        ("a" * 40, "…" + "a" * 29),
+    ],
+)
+def test_long_paths_keep_their_ends(label: str, shown: str) -> None:
+    assert _middle(label) == shown
+
+
+def test_concatenations_fold_though_their_width_grows() -> None:
+    from skipway.form import Op, UnitForm
+    from skipway.report.road import stream_map
+
+    form = UnitForm(merge="concat", branch=(Op("weight", "conv3x3"),))
+    units = [examples.unit(i, f"layer{i}", form, (2, 16 + 4 * i, 8, 8)) for i in range(5)]
+    (stretch,) = stream_map(units).stretches
+    assert (stretch.label, stretch.count, stretch.equation) == ("layer0…layer4", 5, "concat(x, A(x))")

@@ -36,7 +36,8 @@ def run_show(name: str, batch_size: int) -> int:
         )  # fmt: skip
     loaded.model.eval()
     inspection = inspect(loaded.model, loaded.batch, structure_only=True)
-    parts: list[Part] = [*inspection_parts(replace(inspection, model=name, findings=[]))]
+    # Its last part is about findings, and nothing was measured that a rule could look at.
+    parts: list[Part] = [*inspection_parts(replace(inspection, model=name, findings=[]))[:-1]]
     if isinstance(loaded.model, Net):
         parts.extend(design_parts(DesignInfo.of(type(loaded.model.design))))
     show(parts)

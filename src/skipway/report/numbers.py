@@ -33,19 +33,23 @@ def span(values: tuple[float, float] | None) -> str:
 
 
 def cosine(values: tuple[float, float] | None) -> str:
-    """Cosines, first and last, to two decimals: finer than that is noise."""
+    """Cosines, first and last, to two decimals; one number, their mean, where they differ by less than 0.1."""
     if values is None:
         return "–"
-    first, last = (f"{v + 0.0:.2f}" if abs(v) >= 0.005 or not math.isfinite(v) else "0.00" for v in values)
+    if abs(values[0] - values[1]) < 0.1:
+        values = (sum(values) / 2, sum(values) / 2)
+    first, last = (f"{0.0 if abs(v) < 0.005 else v:.2f}" for v in values)
     return first if first == last else f"{first}→{last}"
 
 
 def percent(values: tuple[float, float] | None) -> str:
-    """A share, first and last, as whole percents: ``31→44%``."""
+    """A share, first and last, as whole percents: ``31→44%``; their mean where they differ by less than 10 points."""
     if values is None:
         return "–"
     if not all(math.isfinite(v) for v in values):
         return span(values)
+    if abs(values[0] - values[1]) < 0.1:
+        values = (sum(values) / 2, sum(values) / 2)
     first, last = (f"{100 * v:.0f}" for v in values)
     return f"{first}%" if first == last else f"{first}→{last}%"
 

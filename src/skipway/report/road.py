@@ -30,20 +30,30 @@ def stream_map(units: Sequence[Unit]) -> StreamMap:
     (attention, MLP, attention, MLP …) fold too.
     """
     letters = _Letters()
-    keys = [(u.form, u.shape, u.kind, u.level, u.closed) for u in units]
+    keys = [(u.form, _size(u), u.kind, u.level, u.closed) for u in units]
     stretches = [
-        _stretch([units[i] for i in run.members(offset)], letters) for run in fold(keys) for offset in range(run.period)
+        _stretch([units[i] for i in run.members(offset)], (offset, run.period), letters)
+        for run in fold(keys)
+        for offset in range(run.period)
     ]
     return StreamMap(stretches=tuple(stretches), branches=tuple(letters.named.items()))
 
 
-def _stretch(units: Sequence[Unit], letters: _Letters) -> Stretch:
+def _size(unit: Unit) -> tuple[int, ...]:
+    """The shape that units alike have in common; the width of a concatenation grows with every unit."""
+    if unit.form.merge != "concat":
+        return unit.shape
+    return unit.shape[2:] if len(unit.shape) > 3 else unit.shape[:-1]
+
+
+def _stretch(units: Sequence[Unit], place: tuple[int, int], letters: _Letters) -> Stretch:
     unit = units[0]
     measured = [u.numbers for u in units]
     shares = [_share(n.branch_rms, n.shortcut_rms) for n in measured]
     return Stretch(
         label=folded_label([u.path or "(model)" for u in units]),
         count=len(units),
+        place=place,
         level=unit.level,
         kind=unit.kind,
         equation=letters.equation(unit.form),
@@ -80,6 +90,11 @@ def _ends(values: Sequence[float | None]) -> tuple[float, float] | None:
     return (known[0], known[-1]) if known else None
 
 
+def _readable(text: str) -> str:
+    """Brackets that hold nothing say nothing: dropout of unknown probability is ``dropout``."""
+    return text.replace("[]", "")
+
+
 class _Letters:
     """Names branches A, B, C … in order of appearance, one letter a function."""
 
@@ -97,7 +112,7 @@ class _Letters:
         text = "·".join(str(op) for op in reversed(ops))
         if text not in self._by_text:
             self._by_text[text] = next(self._next)
-            self.named[self._by_text[text]] = text
+            self.named[self._by_text[text]] = _readable(text)
         return self._by_text[text]
 
     def equation(self, form: UnitForm) -> str:
@@ -123,4 +138,4 @@ class _Letters:
         ).equation()  # fmt: skip
         for token, letter in stands_for.items():
             text = text.replace(token, letter)
-        return text.removeprefix("x' = ")
+        return _readable(text.removeprefix("x' = "))

@@ -20,7 +20,7 @@ SIGNS: Final = {
     "drop_path": "▒", "pool": "▾", "pad": "+", "slice": "÷",
 }  # fmt: skip
 ROAD: Final = "│"
-LABEL_WIDTH: Final = 27
+LABEL_WIDTH: Final = 30
 LEGEND_WIDTH: Final = 96
 _MEANING: Final = (
     "rms: stream · share: branch in branch + shortcut, rms · cos: between the two · grad: |∂loss/∂stream|\n"
@@ -32,6 +32,7 @@ _COLUMNS: Final = ("rms", "share", "cos", "alike", "grad")
 def road(part: StreamMap) -> RenderableType:
     """The road from input to output, its legend, and the branches by letter."""
     measured = any(s.stream_rms or s.grad or s.branch_share for s in part.stretches)
+    brackets = any(s.place[1] > 1 for s in part.stretches)
     table = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("unit", no_wrap=True)
@@ -44,12 +45,21 @@ def road(part: StreamMap) -> RenderableType:
         table.add_row(
             _gutter(stretch),
             RichText(_middle(stretch.label)),
-            RichText(f"×{stretch.count}" if stretch.count > 1 else ""),
+            RichText(_count(stretch, brackets=brackets)),
             _equation(stretch),
             *(_numbers(stretch) if measured else ()),
         )
     table.add_row(ROAD, RichText("output", "dim"))
     return Group(table, *_branches(part), *_legend(part, measured=measured))
+
+
+def _count(stretch: Stretch, *, brackets: bool) -> str:
+    """How often, and by a bracket which lines repeat together."""
+    if stretch.count == 1:
+        return ""
+    at, length = stretch.place
+    bracket = " " if length == 1 else "┐" if at == 0 else "┘" if at == length - 1 else "┤"
+    return f"×{stretch.count}{bracket if brackets else ''}"
 
 
 def _numbers(stretch: Stretch) -> tuple[str, ...]:
@@ -78,11 +88,12 @@ def _equation(stretch: Stretch) -> RichText:
 
 
 def _middle(label: str) -> str:
-    """A long module path loses its middle, not its ends."""
-    if len(label) <= LABEL_WIDTH:
-        return label
-    keep = LABEL_WIDTH - 1
-    return f"{label[: keep // 3]}…{label[len(label) - (keep - keep // 3) :]}"
+    """A long module path loses names from its middle, then from its front; its end is what tells units apart."""
+    names = label.split(".")
+    shorter = [".".join([names[0], "…", *names[-k:]]) for k in range(len(names) - 2, 0, -1)]
+    shorter += [".".join(["…", *names[-k:]]) for k in range(len(names) - 1, 0, -1)]
+    fitting = (text for text in (label, *shorter) if len(text) <= LABEL_WIDTH)
+    return next(fitting, f"…{label[1 - LABEL_WIDTH :]}")
 
 
 def _branches(part: StreamMap) -> list[RichText]:

@@ -75,7 +75,7 @@ def _found(inspection: Inspection) -> Text:
         )
     errors = [u.proof_error for u in units if u.proof_error is not None]
     plain = [u for u in units if u.kind == "unit"]
-    kinds = [f"{len(plain)} residual unit{'s' * (len(plain) != 1)}"]
+    kinds = [f"{len(plain)} residual unit{'s' * (len(plain) != 1)}"] if plain else []
     for kind in ("long_skip", "injection", "cell", "merge"):
         count = sum(u.kind == kind for u in units)
         if count:
