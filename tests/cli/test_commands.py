@@ -96,6 +96,12 @@ def test_show_a_library_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "8 residual units" in out
 
 
+def test_concatenations_are_counted_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "inspect", "tv:densenet121", "--input", "2,3,32,32", "--structure-only")
+    assert "58 merges, each proved" in out  # 6 + 12 + 24 + 16 layers, Huang et al. 2016
+    assert "residual unit" not in out
+
+
 def test_completion_in_the_shell() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "skipway"],

@@ -122,6 +122,15 @@ def test_encoder_decoders_get_both_inputs(tmp_path: Path) -> None:
     assert run(loaded).last_hidden_state.shape == (2, 16, 8)
 
 
+def test_code_in_a_transformers_folder_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "their_own", "auto_map": {"AutoConfig": "code_of_theirs.Config"}}'
+    )
+    (tmp_path / "code_of_theirs.py").write_text("raise SystemExit('it was run')\n")
+    text = said(lambda: load_model(f"hf:{tmp_path}"), ModelRunError)
+    assert text.startswith(f"transformers cannot read the configuration in '{tmp_path}': ")
+
+
 def test_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     import socket
 

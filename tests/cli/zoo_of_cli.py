@@ -86,6 +86,15 @@ class Grows(Healthy):
         return super().forward(x)
 
 
+class WritesItself(Healthy):
+    """Halves a parameter in every forward."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        with torch.no_grad():
+            self.head.weight.mul_(0.5)
+        return super().forward(x)
+
+
 class Interrupted(Healthy):
     """Somebody presses Ctrl-C in the middle."""
 
