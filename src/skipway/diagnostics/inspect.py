@@ -113,6 +113,10 @@ def inspect(
         first_non_finite=first,
         measured=not structure_only,
     )
+    if measured.units and not inner.training and _has_fresh_batch_norm(inner):
+        notes.append(
+            "BatchNorm statistics are still at their initial values: in eval mode nothing is normalised by them"
+        )
     if trace.writes_parameters:
         notes.append("the model writes to its own parameters in forward; they were put back")
     if profile == "thorough" and kept:
@@ -240,6 +244,11 @@ def _why_none(trace: Trace, unexplained: list[Unexplained]) -> str:
     if unexplained:
         return f"no units: {len(unexplained)} joins were seen and none is a residual unit (see unexplained)"
     return "no units: nowhere does the model add a tensor to something computed from it (a plain network)"
+
+
+def _has_fresh_batch_norm(model: nn.Module) -> bool:
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001  # their base class
+    return any(m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0 for m in norms)
 
 
 def _totals(model: nn.Module, trace: Trace) -> Mapping[str, int]:

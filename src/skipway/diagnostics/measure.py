@@ -70,10 +70,15 @@ def projection_loss(output: Any) -> torch.Tensor:
         if tensor.is_floating_point() and tensor.numel():
             generator = torch.Generator().manual_seed(k)
             direction = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
-            parts.append((tensor.float() * (direction / direction.norm()).to(tensor.device)).sum())
+            wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+            parts.append((wide * (direction / direction.norm()).to(wide.device, wide.dtype)).sum())
     if not parts:
         raise ValueError("no floating output")
-    return torch.stack(parts).sum()
+    return (
+        torch.stack([p.double() for p in parts]).sum()
+        if len({p.dtype for p in parts}) > 1
+        else sum(parts[1:], parts[0])
+    )
 
 
 class _Scalars:
@@ -85,7 +90,8 @@ class _Scalars:
 
     def put(self, unit: int, name: str, value: torch.Tensor) -> None:
         self._keys.append((unit, name))
-        self._values.append(value.detach().float())
+        exact = torch.float32 if value.device.type == "mps" else torch.float64
+        self._values.append(value.detach().to(exact))
 
     def read(self) -> dict[int, dict[str, float]]:
         found: dict[int, dict[str, float]] = defaultdict(dict)
@@ -112,6 +118,7 @@ class _Taps(TorchFunctionMode):
         super().__init__()
         self._plan, self._nodes, self._stack, self._scalars = plan, links.nodes, stack, scalars
         self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._held: dict[int, torch.Tensor] = {}
         self.roots: dict[int, torch.Tensor] = {}
 
     def __torch_function__(
@@ -132,6 +139,10 @@ class _Taps(TorchFunctionMode):
             for tap in taps:
                 if tap.role == "operands":
                     self._operands(tap, args, kwargs)
+                elif tap.role == "parts":
+                    self._parts(tap, args)
+                elif tap.role == "shortcut":
+                    self._hold(tap, args)
         out = func(*args, **kwargs)
         for tap in taps:
             result = _matching(out, self._nodes[tap.node].shape)
@@ -153,6 +164,9 @@ class _Taps(TorchFunctionMode):
                     put(tap.owner, "similarity", alike)
             elif tap.role == "layer":
                 put(tap.owner, "rms", _rms(value))
+            elif tap.role == "join" and tap.owner in self._held:
+                shortcut = self._held.pop(tap.owner)
+                self._compare(tap.owner, shortcut, value - shortcut)
         name = {"x": "grad_stream", "join": "grad_branch", "layer": "grad"}.get(tap.role)
         if name is None or not tensor.requires_grad:
             return
@@ -160,7 +174,7 @@ class _Taps(TorchFunctionMode):
             self.roots.setdefault(tap.node, tensor)
 
         def keep(gradient: torch.Tensor) -> None:
-            put(tap.owner, name, torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32))
+            put(tap.owner, name, _norm(gradient.detach()))
 
         tensor.register_hook(keep)
 
@@ -170,6 +184,8 @@ class _Taps(TorchFunctionMode):
         if len(operands) < 2 or (fused and fused not in ("lerp", "addcmul")):
             return
         alpha = kwargs.get("alpha", 1)
+        if self._nodes[tap.node].op == "sub":
+            alpha = -alpha
         first, second = operands[0], operands[1] * alpha if alpha != 1 else operands[1]
         if fused == "lerp":
             weight = args[2] if len(args) > 2 else kwargs["weight"]
@@ -177,12 +193,32 @@ class _Taps(TorchFunctionMode):
         elif fused == "addcmul":
             second = operands[1] * operands[2] * kwargs.get("value", 1)
         shortcut, branch = (first, second) if tap.position == 0 else (second, first)
+        self._compare(tap.owner, shortcut, branch)
+
+    def _hold(self, tap: _Tap, args: tuple[Any, ...]) -> None:
+        """Where several branches join in turn: the branch is what the whole sum holds beside the shortcut."""
+        operands = [a.detach() for a in args if isinstance(a, torch.Tensor)]
+        if tap.position < len(operands):
+            self._held[tap.owner] = operands[tap.position].clone()
+
+    def _parts(self, tap: _Tap, args: tuple[Any, ...]) -> None:
+        """Of a concatenation: the branch is its last part (or its first), the shortcut the rest."""
+        parts = [t.detach() for t in tensors_of(args)]
+        if len(parts) < 2:
+            return
+        branch = parts.pop(0 if tap.position == 0 else -1)
+        size = sum(p.numel() for p in parts)
+        shortcut = torch.stack([_norm(p) for p in parts]).norm()
+        self._scalars.put(tap.owner, "shortcut_rms", shortcut / math.sqrt(max(size, 1)))
+        self._scalars.put(tap.owner, "branch_rms", _rms(branch))
+
+    def _compare(self, owner: int, shortcut: torch.Tensor, branch: torch.Tensor) -> None:
         put = self._scalars.put
-        a, b = torch.linalg.vector_norm(shortcut.float()), torch.linalg.vector_norm(branch.float())
-        put(tap.owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
-        put(tap.owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
+        a, b = _norm(shortcut), _norm(branch)
+        put(owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
+        put(owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
         if shortcut.shape == branch.shape:
-            put(tap.owner, "cosine", (shortcut.float() * branch.float()).sum() / (a * b).clamp_min(1e-30))
+            put(owner, "cosine", _dot(shortcut, branch) / (a * b).clamp_min(1e-30))
 
 
 def measure(
@@ -244,16 +280,27 @@ def similarity(x: torch.Tensor) -> torch.Tensor | None:
     """
     if x.dim() == 4 and x.shape[2] * x.shape[3] > 1:
         x = x.flatten(2)
-    if x.dim() != 3 or x.shape[1] < 2:
+    if x.dim() != 3 or x.shape[1] < 2 or not x.is_floating_point():
         return None
     count = x.shape[1]
-    unit = torch.nn.functional.normalize(x.float(), dim=-1)
+    unit = nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
     return ((unit.sum(1).square().sum(-1) - count) / (count * (count - 1))).mean()
 
 
+def _norm(x: torch.Tensor) -> torch.Tensor:
+    """L2 norm, summed in at least single precision."""
+    wide = x.dtype in (torch.float64, torch.complex128)
+    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if wide or x.is_complex() else torch.float32)
+    return norm
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    wide = a.dtype in (torch.float64, torch.complex128)
+    return (a * b.conj()).real.sum() if wide or a.is_complex() else (a.float() * b.float()).sum()
+
+
 def _rms(x: torch.Tensor) -> torch.Tensor:
-    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if x.dtype == torch.float64 else torch.float32)
-    return norm / math.sqrt(max(x.numel(), 1))
+    return _norm(x) / math.sqrt(max(x.numel(), 1))
 
 
 def _finite(value: float) -> float | None:
@@ -283,9 +330,14 @@ def _plan(described: Sequence[Described], layers: list[int], links: Links) -> di
         at_result(k, "join", candidate.join)
         at_result(k, "end", unit.end)
         add = links.nodes[candidate.shortcut.add]
-        if add.address is not None and len(candidate.branches) == 1 and not candidate.sides:
-            position = _operand(candidate.shortcut, add)
-            plan[add.address].append(_Tap(k, "operands", candidate.shortcut.add, position))
+        if add.address is None:
+            continue
+        if candidate.merge == "concat":
+            plan[add.address].append(_Tap(k, "parts", add.id, candidate.branches[0].position))
+        elif len(candidate.branches) == 1 and not candidate.sides:
+            plan[add.address].append(_Tap(k, "operands", add.id, _operand(candidate.shortcut, add)))
+        elif add.op == "add" and not add.attrs.get("fused"):
+            plan[add.address].insert(0, _Tap(k, "shortcut", add.id, candidate.shortcut.position))
     for k, i in enumerate(layers):
         at_result(len(described) + k, "layer", i)
     return plan
