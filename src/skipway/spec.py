@@ -1,57 +1,13 @@
-"""Frozen records of what is to be built and how it is optimised; no tensors here."""
+"""Frozen records of what is asked for; no tensors here."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from skipway.errors import SkipwayError, UnknownNameError
+from skipway.errors import SkipwayError
 
-__all__ = ["ModelSpec", "OptimizerSpec"]
-
-OptionValue = bool | int | float | str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSpec:
-    """A model by name, as ``BACKBONE[@DESIGN[(key=value,…)]]`` says it.
-
-    Args:
-        backbone: e.g. ``"resnet110"``.
-        design: design id, or empty for the backbone's published default.
-        options: the design's options in the order given.
-    """
-
-    backbone: str
-    design: str = ""
-    options: tuple[tuple[str, OptionValue], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.options and not self.design:
-            raise SkipwayError(f"options without a design for {self.backbone!r}", "BACKBONE@DESIGN(key=value)")
-
-    @property
-    def name(self) -> str:
-        """The spec as a name that `skipway.create_model` reads back."""
-        if not self.design:
-            return self.backbone
-        options = ",".join(f"{key}={value}" for key, value in self.options)
-        return f"{self.backbone}@{self.design}" + (f"({options})" if options else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as JSON-ready values."""
-        return {"backbone": self.backbone, "design": self.design, "options": dict(self.options)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ModelSpec:
-        """Read what `to_dict` wrote; unknown keys are an error."""
-        known = ("backbone", "design", "options")
-        for key in data:
-            if key not in known:
-                raise UnknownNameError("key of a model spec", key, known)
-        return cls(
-            backbone=data["backbone"], design=data.get("design", ""), options=tuple(data.get("options", {}).items())
-        )
+__all__ = ["OptimizerSpec"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,7 +124,7 @@ def test_parameters_of_norm_placements(backbone_name: str) -> None:
         *(f"resnet20@{design}" for design in FITS["cifar_resnet"]),
         *(f"gpt_nano@{design}" for design in FITS["gpt"]),
         *(f"mlp40@{design}" for design in ("post_act", "dense", "highway")),
-        "resnet164@preact", "resnet50@post_act", "densenet121@dense", "vit_tiny@pre_norm",
+        "resnet164@preact", "vit_tiny@pre_norm",
     ],
 )  # fmt: skip
 def test_compiles_to_one_graph(name: str) -> None:
@@ -181,8 +181,8 @@ def test_every_listed_depth(name: str) -> None:
 
 def test_heavy_nets_at_least_build() -> None:
     with torch.device("meta"):
-        for name in ("resnet200@dense", "resnet1001@dense"):
-            assert skipway.create_model(name, width=8)(torch.randn(1, 3, 32, 32)).device.type == "meta"
+        for name in ("resnet200@dense", "resnet1001@dense", "resnet1202@dense"):
+            assert skipway.create_model(name, width=8)(torch.randn(2, 3, 32, 32)).device.type == "meta"
 
 
 def test_in_place_operations_never_reach_the_stream() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from skipway.blocks.slot import Layout, Part
+from skipway.blocks.slot import Layout, Make, Part
 from skipway.errors import ShapeMismatchError
 from skipway.form import Op
 
@@ -62,7 +62,11 @@ def subsample_pad(in_width: int, out_width: int, stride: int, *, cut: bool = Fal
     if not ops:
         return ()
     extra = out_width - in_width
-    return (Part(name="pad", make=lambda _w, _l, _i: SubsamplePad(stride, extra), ops=ops, fresh=extra > 0),)
+    return (Part(name="pad", make=Make(SubsamplePad, (stride, extra)), ops=ops, fresh=extra > 0),)
+
+
+def _pointwise(in_width: int, out_width: int, stride: int) -> nn.Module:
+    return nn.Conv2d(in_width, out_width, 1, stride=stride, bias=False)
 
 
 def projection(in_width: int, out_width: int, stride: int, layout: Layout) -> tuple[Part, ...]:
@@ -71,7 +75,7 @@ def projection(in_width: int, out_width: int, stride: int, layout: Layout) -> tu
         return (
             Part(
                 name="proj",
-                make=lambda _w, _l, _i: nn.Linear(in_width, out_width),
+                make=Make(nn.Linear, (in_width, out_width)),
                 ops=(Op("projection", "linear"),),
             ),
         )
@@ -79,7 +83,7 @@ def projection(in_width: int, out_width: int, stride: int, layout: Layout) -> tu
     return (
         Part(
             name="proj",
-            make=lambda _w, _l, _i: nn.Conv2d(in_width, out_width, 1, stride=stride, bias=False),
+            make=Make(_pointwise, (in_width, out_width, stride)),
             ops=(op,),
         ),
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from torch import nn
 
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.form import Op
 
-__all__ = ["Layout", "Mode", "Norm", "Part", "Slots", "activation", "add_parts", "chain", "dropout", "ops_of"]
+__all__ = ["Layout", "Make", "Mode", "Norm", "Part", "Slots", "activation", "add_parts", "chain", "dropout", "ops_of"]
 
 Layout = Literal["NCHW", "NTD"]
 Mode = Literal["train", "eval"]
@@ -43,6 +43,23 @@ class Part:
     def ops_in(self, mode: Mode) -> tuple[Op, ...]:
         """Operations in one mode."""
         return self.eval_ops if mode == "eval" and self.eval_ops is not None else self.ops
+
+
+@dataclass(frozen=True)
+class Make:
+    """A part's maker for modules that depend neither on width nor on layout; picklable, as models are.
+
+    Args:
+        factory: of the module.
+        args: its arguments.
+    """
+
+    factory: Callable[..., nn.Module]
+    args: tuple[Any, ...] = ()
+
+    def __call__(self, width: int, layout: Layout, inplace: bool) -> nn.Module:
+        """A new module."""
+        return self.factory(*self.args)
 
 
 Slots = Mapping[str, tuple[Part, ...]]
@@ -83,11 +100,15 @@ class Norm:
         return (Part(name="norm", make=self.make, ops=(Op("norm", self.kind),)),)
 
 
-_ACTIVATIONS: Final[dict[str, Callable[[bool], nn.Module]]] = {
-    "relu": lambda inplace: nn.ReLU(inplace=inplace),
-    "gelu": lambda _: nn.GELU(),
-    "tanh": lambda _: nn.Tanh(),
-    "silu": lambda _: nn.SiLU(),
+def _relu(_width: int, _layout: Layout, inplace: bool) -> nn.Module:
+    return nn.ReLU(inplace=inplace)
+
+
+_ACTIVATIONS: Final[dict[str, Callable[[int, Layout, bool], nn.Module]]] = {
+    "relu": _relu,
+    "gelu": Make(nn.GELU),
+    "tanh": Make(nn.Tanh),
+    "silu": Make(nn.SiLU),
 }
 
 
@@ -101,17 +122,14 @@ def activation(name: str) -> tuple[Part, ...]:
         return ()
     if name not in _ACTIVATIONS:
         raise UnknownNameError("activation", name, [*_ACTIVATIONS, "none"])
-    make = _ACTIVATIONS[name]
-    return (Part(name="act", make=lambda _w, _l, inplace: make(inplace), ops=(Op("activation", name),)),)
+    return (Part(name="act", make=_ACTIVATIONS[name], ops=(Op("activation", name),)),)
 
 
 def dropout(p: float) -> tuple[Part, ...]:
     """Inverted dropout with probability `p`; nothing at 0."""
     if p == 0:
         return ()
-    return (
-        Part(name="dropout", make=lambda _w, _l, _i: nn.Dropout(p), ops=(Op("dropout", p),), eval_ops=(), fresh=False),
-    )
+    return (Part(name="dropout", make=Make(nn.Dropout, (p,)), ops=(Op("dropout", p),), eval_ops=(), fresh=False),)
 
 
 def ops_of(parts: Iterable[Part], mode: Mode) -> tuple[Op, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from skipway.blocks import Mode, OpaqueBlock, Part, activation, last_scale_or_weight
 from skipway.blocks.opaque import module_ops
 from skipway.blocks.shortcut import projection, shape_mismatch, subsample_pad
-from skipway.blocks.slot import chain, ops_of
+from skipway.blocks.slot import Make, chain, ops_of
 from skipway.designs._registry import option
 from skipway.designs._seam import BranchPlan, Design, Inputs, Join, Site, UnitLike, UnitPlan, forms_by_mode
 from skipway.form import Merge, Op, UnitForm
@@ -25,6 +25,10 @@ __all__ = [
     "Arrangement", "PostActLike", "ShortcutOption", "SingleJoin", "SingleStream", "after_activation", "final_norm",
     "post_arrangement", "pre_arrangement", "projection_parameters", "projects", "shortcut_parts", "zero_branch_ends_",
 ]  # fmt: skip
+
+
+def _same(module: nn.Module) -> nn.Module:
+    return module
 
 
 ShortcutOption: TypeAlias = Literal["auto", "A", "B", "C"]
@@ -74,9 +78,7 @@ def shortcut_parts(site: Site, choice: str | None = None, *, norm: bool = True) 
     """
     block, given = site.block, site.given_shortcut
     if given is not None:
-        return (
-            Part(name="given", make=lambda _w, _l, _i: given, ops=module_ops(given, on_shortcut=True), fresh=False),
-        )
+        return (Part(name="given", make=Make(_same, (given,)), ops=module_ops(given, on_shortcut=True), fresh=False),)
     chosen = site.shortcut if choice in (None, "auto") else choice
     if projects(site, choice):
         behind = site.norm.part() if norm and block.layout == "NCHW" else ()

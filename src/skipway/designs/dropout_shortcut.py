@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from skipway.blocks import Part, dropout
+from skipway.blocks.slot import Make
 from skipway.designs._registry import option, register
 from skipway.designs._seam import Claims, Site
 from skipway.designs._single import PostActLike
@@ -59,7 +60,7 @@ class DropoutShortcut(PostActLike):
         return (
             Part(
                 name="dropout",
-                make=lambda _w, _l, _i: PlainDropout(self.p),
+                make=Make(PlainDropout, (self.p,)),
                 ops=(Op("dropout", ""),),
                 eval_ops=(Op("scale", 1 - self.p),),
             ),

@@ -20,8 +20,8 @@ class OneLayerSkip(Design):
     """Every convolution is a residual unit of its own.
 
     ``x' = ReLU( h(x) + BN·Conv(x) )``, or ``x' = h(x) + Conv·ReLU·BN(x)`` with ``preact``. The paper has it for basic
-    blocks with option A. In a bottleneck, where widths shrink and grow inside the block, A cuts the last channels off or
-    pads with zeros; a projection beside a single 1×1 convolution would be a sum of two linear maps, and no shortcut.
+    blocks with option A. In a bottleneck, where widths shrink and grow inside the block, A cuts the last channels off
+    or pads with zeros; a projection beside a single 1×1 convolution would be a sum of two linear maps, and no shortcut.
     """
 
     preact: bool = option(False, "norm and activation before the convolution")
