@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from skipway.form import Merge, Op, UnitForm
 from skipway.trace import ops
+from skipway.units.after import After, dropout_op
 from skipway.units.find import Candidate, Found, Term, nest
 from skipway.units.merges import merge_candidates
-from skipway.units.routes import Routes, Step
+from skipway.units.routes import Routes, Step, number
 
 if TYPE_CHECKING:
     from skipway.trace.graph import Node
@@ -58,10 +58,10 @@ class _Describer:
         self.routes: Routes = found.routes
         self.nodes = found.links.nodes
         self.graph = found.links.graph
-        self.bases: set[int] = set()
+        self.after = After(found.links, found.routes)
 
     def describe(self, candidate: Candidate) -> Described:
-        after, region, end = self.after(candidate.join)
+        after, region, end = self.after.walk(candidate.join)
         steps = list(reversed(candidate.route.steps))
         shortcut = list(self.route_ops(steps))
         branches = [self.branch(t, candidate) for t in candidate.branches]
@@ -116,13 +116,13 @@ class _Describer:
         """One step as an operation, None where it leaves the numbers alone."""
         node = self.nodes[step.node]
         if step.kind == "scale":
-            return Op("scale", _number(step.detail)) if step.detail != "mask" else None
+            return Op("scale", number(step.detail)) if step.detail != "mask" else None
         if step.kind in ("norm", "activation"):
             return Op(step.kind, step.detail)
         if step.kind == "gate":
             return Op("gate", step.detail)
         if step.kind == "dropout":
-            return self.dropout(node, step.detail)
+            return dropout_op(node, step.detail)
         if step.kind == "slice":
             return self.slicing(node, self.nodes[step.source])
         if step.kind == "pad":
@@ -132,15 +132,6 @@ class _Describer:
         if step.kind in ("projection", "kernel"):
             return Op("projection", "linear" if step.detail == "linear" else self.window(node))
         return None
-
-    def dropout(self, node: Node, detail: str) -> Op | None:
-        """Dropout with its probability where the operation shows it."""
-        if detail == "drop_path":
-            return Op("drop_path")
-        p = node.attrs.get("p")
-        if node.attrs.get("train") is False or p == 0:
-            return None
-        return Op("dropout", float(p)) if isinstance(p, (int, float)) else Op("dropout")
 
     def slicing(self, node: Node, source: Node) -> Op | None:
         """A strided subsample, a part, or nothing."""
@@ -289,103 +280,16 @@ class _Describer:
         prefix = "conv" if groups == 1 else "dwconv" if groups == channels else "gconv"
         return prefix + self.window(node)
 
-    # ---- after the join
-
-    def after(self, join: int) -> tuple[list[tuple[Op, int]], set[int], int]:
-        """What follows the join on the stream: immediate post-dominators within the join's own module call."""
-        found: list[tuple[Op, int]] = []
-        region: set[int] = set()
-        current = join
-        call = self.nodes[join].call
-        for _ in range(12):
-            if self.links.strip(current) in self.bases:
-                break  # the next unit starts here
-            after, between = self.post_dominator(current)
-            if after is None:
-                break
-            node = self.nodes[after]
-            if call not in self.graph.chain(node.call):
-                break
-            if any(self.nodes[i].op not in ops.POINTWISE for i in between):
-                break
-            outside = [
-                j for i in (*between, after) for j in self.links.data_inputs(self.nodes[i])
-                if j != current and j not in between
-            ]  # fmt: skip
-            if outside:
-                break
-            op, goes_on = self.after_op(node, between, found)
-            if not goes_on:
-                break
-            if op is not None:
-                found.append((op, after))
-            region |= between | {after}
-            current = after
-        return found, region, current
-
-    def after_op(self, node: Node, between: set[int], found: list[tuple[Op, int]]) -> tuple[Op | None, bool]:
-        """One operation after the join, and whether the walk goes on."""
-        inner = {self.nodes[i].op for i in between}
-        if node.op in ops.VIEW:
-            return None, True
-        if node.op in ops.NORM:
-            return Op("norm", ops.norm_name(node.op)), True
-        if node.op in ops.ACTIVATION:
-            return Op("activation", ops.activation_name(node.op, node.attrs)), True
-        if node.op in ops.DROPOUT:
-            return self.dropout(node, "dropout"), True
-        if node.op not in ops.MULTIPLY and not (node.op == "div" and between):
-            return None, node.op in ops.ADD and bool(found) and len(self.links.data_inputs(node)) == 1
-        if inner & {"rsqrt", "sqrt", "reciprocal", "pow", "linalg_vector_norm"}:
-            return Op("norm", "layer" if "sub" in inner else "rms"), True
-        if inner & ops.ACTIVATION:
-            return Op("activation", "silu" if "sigmoid" in inner else "gelu"), True
-        if len(self.links.data_inputs(node)) == 1:
-            kind, detail = self.routes.scale(node)
-            last = found[-1][0] if found else None
-            if detail in ("learned vector", "mask") and last is not None and last.kind == "norm":
-                return None, True  # gain of a norm written by hand; a padding mask is no part of the formula
-            if detail == "mask":
-                return None, True
-            if kind == "dropout":
-                return self.dropout(node, detail), True
-            return Op(kind, _number(detail)), True
-        return None, False
-
-    def post_dominator(self, i: int, limit: int = 40) -> tuple[int | None, set[int]]:
-        """The node through which everything that leaves i passes, and the nodes before it."""
-        if i in self.links.outputs:
-            return None, set()
-        queue: list[int] = []
-        seen: set[int] = set()
-        for c in self.links.consumers[i]:
-            if self.links.alive[c] and self.nodes[c].floating:
-                heapq.heappush(queue, c)
-                seen.add(c)
-        between: set[int] = set()
-        while queue and len(between) < limit:
-            node = heapq.heappop(queue)
-            if not queue:
-                return node, between
-            between.add(node)
-            if node in self.links.outputs:
-                return None, between
-            for c in self.links.consumers[node]:
-                if self.links.alive[c] and self.nodes[c].floating and c not in seen:
-                    seen.add(c)
-                    heapq.heappush(queue, c)
-        return None, between
-
 
 def describe(found: Found) -> list[Described]:
     """Write down every candidate; a norm after the last unit of a pre-norm chain is the chain's, not the unit's."""
     describer = _Describer(found)
-    describer.bases = {c.base for c in found.candidates}
-    merges = merge_candidates(found, lambda c: describer.after(c.join)[2])
+    describer.after.bases = {c.base for c in found.candidates}
+    merges = merge_candidates(found, lambda c: describer.after.walk(c.join)[2])
     if merges:
         found.candidates = sorted([*found.candidates, *merges], key=lambda c: c.join)
         nest(found.candidates)
-        describer.bases = {c.base for c in found.candidates}
+        describer.after.bases = {c.base for c in found.candidates}
     described = [describer.describe(c) for c in found.candidates]
     links = found.links
     bases = {d.candidate.base for d in described}
@@ -403,13 +307,6 @@ def describe(found: Found) -> list[Described]:
             )
             unit.after_nodes, unit.after_steps, unit.end = (), [], unit.candidate.join
     return described
-
-
-def _number(detail: str) -> str | float:
-    try:
-        return float(detail)
-    except ValueError:
-        return detail
 
 
 def _window(kernel: object, stride: object, dims: int) -> str:

@@ -18,7 +18,7 @@ from skipway.trace.graph import PARAM, RAND, Node
 if TYPE_CHECKING:
     from skipway.units.links import Links
 
-__all__ = ["Route", "Routes", "Step"]
+__all__ = ["Route", "Routes", "Step", "number"]
 
 _COST: Final = {
     "view": 0, "center": 0, "bias": 0, "scale": 1, "gate": 1, "dropout": 1, "cat": 1,
@@ -263,3 +263,11 @@ def _last_projection(chain: tuple[Step, object] | None) -> bool:
             return True
         chain = chain[1]  # type: ignore[assignment]  # as above
     return False
+
+
+def number(detail: str) -> str | float:
+    """A detail as a number, if it is one."""
+    try:
+        return float(detail)
+    except ValueError:
+        return detail

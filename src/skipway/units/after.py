@@ -1,0 +1,127 @@
+"""What follows a join on the stream: immediate post-dominators, within the join's own module call."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from skipway.form import Op
+from skipway.trace import ops
+from skipway.units.routes import number
+
+if TYPE_CHECKING:
+    from skipway.trace.graph import Node
+    from skipway.units.links import Links
+    from skipway.units.routes import Routes
+
+__all__ = ["After", "dropout_op"]
+
+
+class After:
+    """Walks from a join along the stream until something else than norm, activation, scale or dropout comes.
+
+    Args:
+        links: relations of the graph.
+        routes: reads scales.
+    """
+
+    def __init__(self, links: Links, routes: Routes) -> None:
+        self.links, self.routes = links, routes
+        self.nodes, self.graph = links.nodes, links.graph
+        self.bases: set[int] = set()
+        """Nodes from which units start: nothing that comes behind them belongs to the unit before."""
+
+    def walk(self, join: int) -> tuple[list[tuple[Op, int]], set[int], int]:
+        """The operations after a join with their nodes, all nodes passed, and the node at the end."""
+        found: list[tuple[Op, int]] = []
+        region: set[int] = set()
+        current = join
+        call = self.nodes[join].call
+        for _ in range(12):
+            if self.links.strip(current) in self.bases:
+                break  # the next unit starts here
+            after, between = self.post_dominator(current)
+            if after is None:
+                break
+            node = self.nodes[after]
+            if call not in self.graph.chain(node.call):
+                break
+            if any(self.nodes[i].op not in ops.POINTWISE for i in between):
+                break
+            outside = [
+                j for i in (*between, after) for j in self.links.data_inputs(self.nodes[i])
+                if j != current and j not in between
+            ]  # fmt: skip
+            if outside:
+                break
+            op, goes_on = self.operation(node, between, found)
+            if not goes_on:
+                break
+            if op is not None:
+                found.append((op, after))
+            region |= between | {after}
+            current = after
+        return found, region, current
+
+    def operation(self, node: Node, between: set[int], found: list[tuple[Op, int]]) -> tuple[Op | None, bool]:
+        """One operation after the join, and whether the walk goes on."""
+        inner = {self.nodes[i].op for i in between}
+        if node.op in ops.VIEW:
+            return None, True
+        if node.op in ops.NORM:
+            return Op("norm", ops.norm_name(node.op)), True
+        if node.op in ops.ACTIVATION:
+            return Op("activation", ops.activation_name(node.op, node.attrs)), True
+        if node.op in ops.DROPOUT:
+            return dropout_op(node, "dropout"), True
+        if node.op not in ops.MULTIPLY and not (node.op == "div" and between):
+            return None, node.op in ops.ADD and bool(found) and len(self.links.data_inputs(node)) == 1
+        if inner & {"rsqrt", "sqrt", "reciprocal", "pow", "linalg_vector_norm"}:
+            return Op("norm", "layer" if "sub" in inner else "rms"), True
+        if inner & ops.ACTIVATION:
+            return Op("activation", "silu" if "sigmoid" in inner else "gelu"), True
+        if len(self.links.data_inputs(node)) == 1:
+            kind, detail = self.routes.scale(node)
+            last = found[-1][0] if found else None
+            if detail in ("learned vector", "mask") and last is not None and last.kind == "norm":
+                return None, True  # gain of a norm written by hand; a padding mask is no part of the formula
+            if detail == "mask":
+                return None, True
+            if kind == "dropout":
+                return dropout_op(node, detail), True
+            return Op(kind, number(detail)), True
+        return None, False
+
+    def post_dominator(self, i: int, limit: int = 40) -> tuple[int | None, set[int]]:
+        """The node through which everything that leaves i passes, and the nodes before it."""
+        if i in self.links.outputs:
+            return None, set()
+        queue: list[int] = []
+        seen: set[int] = set()
+        for c in self.links.consumers[i]:
+            if self.links.alive[c] and self.nodes[c].floating:
+                heapq.heappush(queue, c)
+                seen.add(c)
+        between: set[int] = set()
+        while queue and len(between) < limit:
+            node = heapq.heappop(queue)
+            if not queue:
+                return node, between
+            between.add(node)
+            if node in self.links.outputs:
+                return None, between
+            for c in self.links.consumers[node]:
+                if self.links.alive[c] and self.nodes[c].floating and c not in seen:
+                    seen.add(c)
+                    heapq.heappush(queue, c)
+        return None, between
+
+
+def dropout_op(node: Node, detail: str) -> Op | None:
+    """Dropout with its probability where the operation shows it."""
+    if detail == "drop_path":
+        return Op("drop_path")
+    p = node.attrs.get("p")
+    if node.attrs.get("train") is False or p == 0:
+        return None
+    return Op("dropout", float(p)) if isinstance(p, (int, float)) else Op("dropout")
