@@ -38,6 +38,7 @@ class Transformer(nn.Module):
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Logits."""
         x = self.embed(ids)
         for layer in self.layers:
             x = layer(x)
@@ -94,6 +95,8 @@ def ends(report: skipway.Inspection, name: str) -> str:
 
 def main() -> None:
     start = time.perf_counter()
+    # Sixty tiny layers: threads cost more here than they bring.
+    torch.set_num_threads(min(2, torch.get_num_threads()))
     heading("skipway inspect tv:resnet50")
     torch.manual_seed(0)
     loaded = skipway.load_model("tv:resnet50")
@@ -123,10 +126,10 @@ def main() -> None:
         "one unit",
         "stands on the road",
         "units",
-        "rms of the stream, first → last unit",
-        "cosine between tokens, first → last unit",
-        "gradient at the stream, first → last unit",
-        f"loss, first → last of {STEPS} steps of Adam",
+        "rms of the stream, first → last",
+        "cosine of tokens, first → last",
+        "gradient at the stream, first → last",
+        f"loss, {STEPS} steps of Adam",
     )
     rows = tuple(zip(names, *columns, strict=True))
     show([Table(columns=("", "norm_first=False (post-norm)", "norm_first=True (pre-norm)"), rows=rows)])
