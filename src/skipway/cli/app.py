@@ -1,5 +1,6 @@
 """The commands: each a few lines over the public API. Nothing heavy is imported before a command runs."""
 
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -19,7 +20,7 @@ from skipway.cli.complete import (
     complete_severity,
 )
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
-from skipway.errors import SkipwayError
+from skipway.errors import SkipwayError, suggest
 
 __all__ = ["app", "run"]
 
@@ -199,6 +200,9 @@ def _usage(error: Exception) -> int:
     message = error.format_message() if hasattr(error, "format_message") else str(error)
     if not message:  # `skipway` alone: the help was printed
         return 0
+    typo = re.match(r"No such command '(.+)'\.$", message)  # older typer leaves the suggestion to us
+    if typo and (close := suggest(typo[1], [str(command.name) for command in app.registered_commands])):
+        message += f" Did you mean '{close[0]}'?"
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "skipway"
     print(f"error: {message}\ntry: {path} --help", file=sys.stderr)
