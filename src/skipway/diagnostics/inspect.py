@@ -16,7 +16,7 @@ from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
 from skipway.diagnostics.profile import slopes
 from skipway.diagnostics.rules import Evidence, run_rules
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
-from skipway.trace.batch import Batch, call_arguments, describe, tensors_of, unwrapped
+from skipway.trace.batch import Batch, call_arguments, copied, describe, tensors_of, unwrapped
 from skipway.trace.record import Trace, record
 from skipway.units.describe import Described
 from skipway.units.describe import describe as describe_units
@@ -71,6 +71,8 @@ def inspect(
         raise UnknownNameError("profile", profile, PROFILES)
     started = time.perf_counter()
     inner = unwrapped(model)
+    if _on_meta(inner):
+        batch = copied(batch, lambda t: t.to("meta"))
     _check(inner, batch)
     notes = [] if optimizer is None else ["no rule of this version looks at the optimizer"]
     trace = _recorded(inner, batch)
@@ -82,24 +84,29 @@ def inspect(
         notes.append("proofs were skipped (profile fast)")
     else:
         proofs, runs["prove"] = prove(
-            inner, batch, described, found.links, wrong=WRONG if profile == "thorough" else ()
+            inner,
+            batch,
+            described,
+            found.links,
+            wrong=WRONG if profile == "thorough" else (),
+            keep_parameters=trace.writes_parameters,
         )
     kept, units, unexplained = _units(found, described, proofs, skipped=profile == "fast")
     layers = []
     measured = Measured([], [])
     if structure_only:
         notes.append("the signal was not measured (structure only)")
-    elif any(p.device.type == "meta" for p in inner.parameters()):
+    elif _on_meta(inner):
         notes.append("the signal was not measured (the model is on the meta device)")
     else:
-        measured = _measured(inner, batch, kept, found, loss)
+        measured = _measured(inner, batch, kept, found, loss, keep_parameters=trace.writes_parameters)
         runs["measure"] = 1
         notes += measured.notes
         units = [replace(u, numbers=n) for u, n in zip(units, measured.units, strict=True)]
         layers = measured.layers
     first: dict[str, str] = {}
     if not measured.finite:
-        first = first_non_finite(inner, batch)
+        first = first_non_finite(inner, batch, keep_parameters=trace.writes_parameters)
         runs["search non-finite"] = 1
         leaf = non_finite_leaf(inner)
         if leaf:
@@ -139,6 +146,10 @@ def inspect(
         environment=_environment(inner),
         seconds=time.perf_counter() - started,
     )
+
+
+def _on_meta(model: nn.Module) -> bool:
+    return any(p.device.type == "meta" for p in model.parameters())
 
 
 def _check(model: nn.Module, batch: Batch) -> None:
@@ -210,9 +221,11 @@ def _units(
     return kept, units, unexplained
 
 
-def _measured(model: nn.Module, batch: Batch, kept: list[Described], found: Found, loss: Loss | None) -> Measured:
+def _measured(
+    model: nn.Module, batch: Batch, kept: list[Described], found: Found, loss: Loss | None, *, keep_parameters: bool
+) -> Measured:
     try:
-        return measure(model, batch, kept, found.links, loss)
+        return measure(model, batch, kept, found.links, loss, keep_parameters=keep_parameters)
     except Exception as error:
         if loss is None:
             raise ModelRunError(

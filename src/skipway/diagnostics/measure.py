@@ -139,13 +139,19 @@ class _Taps(TorchFunctionMode):
             for tap in taps:
                 if tap.role == "operands":
                     self._operands(tap, args, kwargs)
+                elif tap.role == "x operand":
+                    operands = [a for a in args if isinstance(a, torch.Tensor)]
+                    if tap.position < len(operands):
+                        self.read(
+                            _Tap(tap.owner, "x", self._nodes[tap.node].inputs[tap.position]), operands[tap.position]
+                        )
                 elif tap.role == "parts":
                     self._parts(tap, args)
                 elif tap.role == "shortcut":
                     self._hold(tap, args)
         out = func(*args, **kwargs)
         for tap in taps:
-            result = _matching(out, self._nodes[tap.node].shape)
+            result = _matching(out, self._nodes[tap.node])
             if result is not None:
                 self.read(tap, result)
         return out
@@ -180,11 +186,15 @@ class _Taps(TorchFunctionMode):
 
     def _operands(self, tap: _Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = [a.detach() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
-        fused = self._nodes[tap.node].attrs.get("fused", "")
+        node = self._nodes[tap.node]
+        fused = node.attrs.get("fused", "")
+        if fused.startswith("stack") and len(node.inputs) == 2 and operands:
+            operands = _unstacked(operands[0], node, args, kwargs)
+            fused = ""
         if len(operands) < 2 or (fused and fused not in ("lerp", "addcmul")):
             return
         alpha = kwargs.get("alpha", 1)
-        if self._nodes[tap.node].op == "sub":
+        if node.op == "sub":
             alpha = -alpha
         first, second = operands[0], operands[1] * alpha if alpha != 1 else operands[1]
         if fused == "lerp":
@@ -222,7 +232,13 @@ class _Taps(TorchFunctionMode):
 
 
 def measure(
-    model: nn.Module, batch: Batch, described: Sequence[Described], links: Links, loss: Loss | None = None
+    model: nn.Module,
+    batch: Batch,
+    described: Sequence[Described],
+    links: Links,
+    loss: Loss | None = None,
+    *,
+    keep_parameters: bool = False,
 ) -> Measured:
     """Measure at every unit in one forward and backward run; at every weighted layer, if units are fewer than two.
 
@@ -232,20 +248,22 @@ def measure(
         described: the units.
         links: relations of the recorded graph.
         loss: maps the model's output to a scalar; `projection_loss` if None.
+        keep_parameters: put parameters back too, for a model that writes to them in forward.
     """
     scalars = _Scalars()
     notes: list[str] = []
     layers = _layers(links) if len(described) < 2 else []
     plan = _plan(described, layers, links)
-    needs_input_gradient = not any(p.requires_grad for p in model.parameters())
+    frozen = not any(p.requires_grad for p in model.parameters())
+    needs_input_gradient = frozen or any(links.nodes[u.candidate.base].op == "input" for u in described)
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_floating_point() and needs_input_gradient:
+        if (tensor.is_floating_point() or tensor.is_complex()) and needs_input_gradient:
             return tensor.detach().clone().requires_grad_().clone()
         return tensor.detach().clone()
 
     value: float | None = None
-    with preserved(model), eager(), torch.enable_grad():
+    with preserved(model, parameters=keep_parameters), eager(), torch.enable_grad():
         args, kwargs = copied(call_arguments(batch), convert)
         with ModuleStack(model) as stack:
             taps = _Taps(plan, links, stack, scalars)
@@ -264,6 +282,7 @@ def measure(
             "every gradient is exactly zero: the output does not depend on the stream (a zero-initialised head?)"
         )
     units = [StreamNumbers(**{k: _finite(v) for k, v in numbers.get(k0, {}).items()}) for k0 in range(len(described))]
+    notes += _missing(units, backward=value is not None and not any("backward" in n for n in notes))
     finite &= all(math.isfinite(v) for found in numbers.values() for k, v in found.items() if k != "similarity")
     first = len(described)
     trunk = [
@@ -271,6 +290,19 @@ def measure(
         for i, n in ((node, numbers.get(first + k, {})) for k, node in enumerate(layers))
     ]
     return Measured(units, trunk, value, notes, finite)
+
+
+def _missing(units: list[StreamNumbers], *, backward: bool) -> list[str]:
+    """Say how many units have no number, since their operations run where no torch function is called."""
+    forward = sum(None in (u.stream_rms, u.branch_rms) for u in units)
+    gradient = sum(u.grad_stream is None for u in units) if backward else 0
+    where = "they run inside scripted, traced, fused or re-entrantly checkpointed code, or write to parts of tensors"
+    notes = []
+    if forward:
+        notes.append(f"forward signal not fully measured at {forward} of {len(units)} units: {where}")
+    if gradient:
+        notes.append(f"gradient not measured at {gradient} of {len(units)} units: {where}")
+    return notes
 
 
 def similarity(x: torch.Tensor) -> torch.Tensor | None:
@@ -307,9 +339,13 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _matching(out: Any, shape: tuple[int, ...]) -> torch.Tensor | None:
-    """The tensor of a function's result that has the recorded shape."""
-    return next((t for t in output_tensors(out) if tuple(t.shape) == shape), None)
+def _matching(out: Any, node: Node) -> torch.Tensor | None:
+    """The tensor of a function's result that a node stands for: the part it is, or the first of its shape."""
+    tensors = output_tensors(out)
+    part = node.attrs.get("part")
+    if part is not None:
+        tensors = tensors[part : part + 1]
+    return next((t for t in tensors if tuple(t.shape) == node.shape), None)
 
 
 def _plan(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[_Tap]]:
@@ -319,19 +355,23 @@ def _plan(described: Sequence[Described], layers: list[int], links: Links) -> di
             last[node.address] = node.id
     plan: defaultdict[Address, list[_Tap]] = defaultdict(list)
 
-    def at_result(owner: int, role: str, i: int) -> None:
+    def at_result(owner: int, role: str, i: int) -> bool:
         node = links.nodes[i]
-        if node.address is not None and _is_result(i, last[node.address], links):
-            plan[node.address].append(_Tap(owner, role, i))
+        if node.address is None or not _is_result(i, last[node.address], links):
+            return False
+        plan[node.address].append(_Tap(owner, role, i))
+        return True
 
     for k, unit in enumerate(described):
         candidate = unit.candidate
-        at_result(k, "x", candidate.x)
+        x_is_read = at_result(k, "x", candidate.x) or links.nodes[candidate.x].op == "input"
         at_result(k, "join", candidate.join)
         at_result(k, "end", unit.end)
         add = links.nodes[candidate.shortcut.add]
         if add.address is None:
             continue
+        if not x_is_read and not add.attrs.get("fused") and set(candidate.route.kinds()) <= {"view"}:
+            plan[add.address].append(_Tap(k, "x operand", add.id, candidate.shortcut.position))
         if candidate.merge == "concat":
             plan[add.address].append(_Tap(k, "parts", add.id, candidate.branches[0].position))
         elif len(candidate.branches) == 1 and not candidate.sides:
@@ -343,13 +383,26 @@ def _plan(described: Sequence[Described], layers: list[int], links: Links) -> di
     return plan
 
 
+def _unstacked(stack: torch.Tensor, join: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The two parts of ``stack([a, b]).sum(dim)`` (of its mean: their halves)."""
+    dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    dim = dims[0] if isinstance(dims, (tuple, list)) and len(dims) == 1 else dims
+    if not isinstance(dim, int) or stack.shape[dim] != len(join.inputs):
+        return []
+    share = 1.0 / len(join.inputs) if join.attrs["fused"] == "stack-mean" else 1.0
+    return [part * share for part in stack.unbind(dim)]
+
+
 def _operand(term: Term, add: Node) -> int:
     return 0 if add.attrs.get("fused") and term.node == add.inputs[0] else term.position
 
 
 def _is_result(i: int, last: int, links: Links) -> bool:
     """Whether the last node made in a function call holds what node i holds."""
-    return i == last or links.strip(last) == links.strip(i) or links.nodes[last].attrs.get("extra", False)
+    node, final = links.nodes[i], links.nodes[last]
+    if "part" in node.attrs and node.source == final.source and node.ordinal == final.ordinal:
+        return True
+    return i == last or links.strip(last) == links.strip(i) or final.attrs.get("extra", False)
 
 
 def _tap_inputs(taps: _Taps, described: Sequence[Described], links: Links, tensors: list[torch.Tensor]) -> None:
@@ -379,8 +432,8 @@ def _earliest(roots: dict[int, torch.Tensor], links: Links) -> list[torch.Tensor
 
 
 def _loss_of(output: Any, loss: Loss | None, notes: list[str]) -> torch.Tensor | None:
-    if not any(t.is_floating_point() for t in output_tensors(output)):
-        notes.append("the model has no floating output: no loss, only the forward half was measured")
+    if not any(t.is_floating_point() and t.numel() for t in output_tensors(output)):
+        notes.append("the model has no floating output (or an empty one): no loss, only the forward half was measured")
         return None
     scalar = (loss or projection_loss)(output)
     if not scalar.requires_grad:

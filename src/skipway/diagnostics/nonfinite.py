@@ -57,13 +57,13 @@ class _Watch(TorchDispatchMode):
         return out
 
 
-def first_non_finite(model: nn.Module, batch: Batch) -> dict[str, str]:
+def first_non_finite(model: nn.Module, batch: Batch, *, keep_parameters: bool = False) -> dict[str, str]:
     """The first operation with finite operands and a result that is not: operation, path, value, operands.
 
     Empty if there is none (the model's own input or parameters were not finite, or the run is not repeatable).
     """
     args, kwargs = copied(call_arguments(batch))
-    with preserved(model), eager(), ModuleStack(model) as stack, torch.no_grad():
+    with preserved(model, parameters=keep_parameters), eager(), ModuleStack(model) as stack, torch.no_grad():
         watch = _Watch(stack)
         with watch:
             model(*args, **kwargs)

@@ -57,7 +57,7 @@ class Preserved:
     @property
     def parameters_written(self) -> bool:
         """Whether a parameter has been written to since the snapshot."""
-        return any(p._version != version for p, _, _, _, version in self._parameters)
+        return bool(self._written) or any(p._version != version for p, _, _, _, version in self._parameters)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -88,12 +88,15 @@ class Preserved:
 
 
 @contextmanager
-def preserved(model: nn.Module) -> Iterator[Preserved]:
+def preserved(model: nn.Module, *, parameters: bool = False) -> Iterator[Preserved]:
     """Whatever runs inside leaves parameters, buffers, gradients, modes, hooks, attributes and generators as they were.
 
-    Holds also when the body raises or is interrupted.
+    Holds also when the body raises or is interrupted. Without `parameters` their values are copied only where a
+    recorder announces a write (see `Preserved.before_write`).
     """
     snapshot = Preserved(model)
+    if parameters:
+        snapshot.keep_parameters()
     try:
         yield snapshot
     finally:

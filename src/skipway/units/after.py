@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skipway.form import Op
 from skipway.trace import ops
-from skipway.units.routes import number
+from skipway.units.routes import norm_of, number
 
 if TYPE_CHECKING:
     from skipway.trace.graph import Node
@@ -69,7 +69,7 @@ class After:
         if node.op in ops.VIEW:
             return None, True
         if node.op in ops.NORM:
-            return Op("norm", ops.norm_name(node.op)), True
+            return Op("norm", norm_of(node)), True
         if node.op in ops.ACTIVATION:
             return Op("activation", ops.activation_name(node.op, node.attrs)), True
         if node.op in ops.DROPOUT:

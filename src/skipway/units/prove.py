@@ -44,7 +44,13 @@ _MOST_SINGLE_RUNS: Final = 64
 
 
 def prove(
-    model: nn.Module, batch: Batch, described: Sequence[Described], links: Links, *, wrong: Sequence[str] = ()
+    model: nn.Module,
+    batch: Batch,
+    described: Sequence[Described],
+    links: Links,
+    *,
+    wrong: Sequence[str] = (),
+    keep_parameters: bool = False,
 ) -> tuple[list[Proof], int]:
     """Prove units of a recorded run; returns a proof for each and the number of forward runs that it took.
 
@@ -54,12 +60,18 @@ def prove(
         described: the units.
         links: relations of the recorded graph.
         wrong: deliberate mistakes, of `WRONG`, whose error is to be reported beside that of the right prediction.
+        keep_parameters: put parameters back too, for a model that writes to them in forward.
     """
     if not described:
         return [], 0
     if any(p.device.type == "meta" for p in model.parameters()):
         return [Proof(reason="no numbers on the meta device") for _ in described], 0
-    proofs = _run(model, batch, described, links, wrong)
+
+    def run(chosen: Sequence[Described]) -> list[Proof]:
+        with preserved(model, parameters=keep_parameters):
+            return _run(model, batch, chosen, links, wrong)
+
+    proofs = run(described)
     runs = 1
     # One branch's end may be another's inside: what the common run left open is tried together, then one by one.
     rounds = [[k for k, p in enumerate(proofs) if not p.holds]]
@@ -68,7 +80,7 @@ def prove(
         still = [k for k in chosen if not proofs[k].holds]
         if not still or len(still) == len(described) or runs > _MOST_SINGLE_RUNS:
             continue
-        for k, again in zip(still, _run(model, batch, [described[k] for k in still], links, wrong), strict=True):
+        for k, again in zip(still, run([described[k] for k in still]), strict=True):
             if again.error is not None:
                 proofs[k] = again
         runs += 1
@@ -81,7 +93,7 @@ def _run(
     args, kwargs = copied(call_arguments(batch))
     watched = [Watched(unit, links, ("", *wrong)) for unit in described]
     failure = ""
-    with preserved(model), eager(), ModuleStack(model) as stack, torch.no_grad():
+    with eager(), ModuleStack(model) as stack, torch.no_grad():
         mode = _Replacement(watched, links, stack)
         mode.inputs(tensors_of((args, kwargs)))
         try:

@@ -18,7 +18,7 @@ from skipway.trace.graph import PARAM, RAND, Node
 if TYPE_CHECKING:
     from skipway.units.links import Links
 
-__all__ = ["Route", "Routes", "Step", "number"]
+__all__ = ["Route", "Routes", "Step", "norm_of", "number"]
 
 _COST: Final = {
     "view": 0, "center": 0, "bias": 0, "scale": 1, "gate": 1, "dropout": 1, "cat": 1,
@@ -112,7 +112,7 @@ class Routes:
         if op in ops.VIEW:
             return [Step("view", op, node.id, first)]
         if op in ops.NORM:
-            return [Step("norm", ops.norm_name(op), node.id, first)]
+            return [Step("norm", norm_of(node), node.id, first)]
         if op in ops.DROPOUT:
             return [Step("dropout", op, node.id, first)]
         if activation and op in ops.ACTIVATION and len(data) == 1:
@@ -263,6 +263,13 @@ def _last_projection(chain: tuple[Step, object] | None) -> bool:
             return True
         chain = chain[1]  # type: ignore[assignment]  # as above
     return False
+
+
+def norm_of(node: Node) -> str:
+    """The field's name of a norm; instance norm runs as a batch norm of another shape and is known by its address."""
+    if node.address is not None and node.address.function == "instance_norm":
+        return "instance"
+    return ops.norm_name(node.op)
 
 
 def number(detail: str) -> str | float:
