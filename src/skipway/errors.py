@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["MissingPackageError", "ModelRunError", "ShapeMismatchError", "SkipwayError", "UnknownNameError", "suggest"]
 
