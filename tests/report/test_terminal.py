@@ -14,6 +14,7 @@ from skipway.errors import SkipwayError
 from skipway.form import KINDS
 from skipway.parts import OBSTACLES, Heatmap, Lines, Series, Skipped, Table, Text
 from skipway.report import inspection_parts, to_text
+from skipway.report.road import stream_map
 from skipway.report.terminal_road import SIGNS, _middle
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -158,21 +159,39 @@ def test_an_unmeasured_inspection_has_no_columns_of_numbers() -> None:
     ("label", "shown"),
     [
         ("encoder.layer.0…11.attention", "encoder.layer.0…11.attention"),
-        ("model.encoder.layer.0…11.attention.output", "model.….0…11.attention.output"),
-        ("features.denseblock1.denselayer1.conv", "features.….denselayer1.conv"),
+        ("model.encoder.layer.0…11.attention.output", "….layer.0…11.attention.output"),
+        ("features.denseblock1.denselayer1.conv", "….denseblock1.denselayer1.conv"),
         ("features_of_the_net.denseblock123.denselayer1234", "….denseblock123.denselayer1234"),
         ("a" * 40, "…" + "a" * 29),
     ],
 )
 def test_long_paths_keep_their_ends(label: str, shown: str) -> None:
-    assert _middle(label) == shown
+    assert _middle(label, 30) == shown
 
 
 def test_concatenations_fold_though_their_width_grows() -> None:
     from skipway.form import Op, UnitForm
-    from skipway.report.road import stream_map
 
     form = UnitForm(merge="concat", branch=(Op("weight", "conv3x3"),))
     units = [examples.unit(i, f"layer{i}", form, (2, 16 + 4 * i, 8, 8)) for i in range(5)]
     (stretch,) = stream_map(units).stretches
     assert (stretch.label, stretch.count, stretch.equation) == ("layer0…layer4", 5, "concat(x, A(x))")
+
+
+def test_a_branch_that_holds_a_network_shows_its_ends() -> None:
+    from skipway.form import Op, UnitForm
+    from skipway.report.terminal_road import _cut
+
+    long = UnitForm(branch=(Op("weight", "linear"), Op("activation", "relu")) * 20)
+    shown = _cut(long.equation().removeprefix("x' = x + ").removesuffix("(x)"))
+    ends = "·".join(["ReLU", "Linear"] * 4)
+    assert shown == f"{ends}·…(24 operations)…·{ends}"
+
+
+def test_deep_levels_are_counted_not_drawn() -> None:
+    from dataclasses import replace
+
+    inside = replace(examples.resnet50().units[1], level=2)
+    far_inside = replace(inside, level=21)
+    shown = to_text([stream_map([inside, far_inside])]).split("\n")
+    assert [line.split("layer")[0].rstrip() for line in shown[2:4]] == ["│ │ ▽", "│×21 ▽"]

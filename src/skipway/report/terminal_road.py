@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
@@ -11,6 +11,9 @@ from rich.text import Text as RichText
 
 from skipway.parts import OBSTACLES, StreamMap, Stretch
 from skipway.report.numbers import cosine, percent, span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["SIGNS", "road"]
 
@@ -20,7 +23,11 @@ SIGNS: Final = {
     "drop_path": "▒", "pool": "▾", "pad": "+", "slice": "÷",
 }  # fmt: skip
 ROAD: Final = "│"
-LABEL_WIDTH: Final = 30
+LONGEST_LABEL: Final = 30
+SHORTEST_LABEL: Final = 20
+DRAWN_LEVELS: Final = 3
+FULL_WIDTH: Final = 100
+LONGEST_CHAIN: Final = 24
 LEGEND_WIDTH: Final = 96
 _MEANING: Final = (
     "rms: stream · share: branch in branch + shortcut, rms · cos: between the two · grad: |∂loss/∂stream|\n"
@@ -40,17 +47,23 @@ def road(part: StreamMap) -> RenderableType:
     table.add_column("x' =", overflow="fold")
     for name in _COLUMNS if measured else ():
         table.add_column(name, no_wrap=True, justify="right")
+    rows: list[list[RichText | str]] = [
+        [_gutter(s), s.label, _count(s, brackets=brackets), _equation(s), *(_numbers(s) if measured else ())]
+        for s in part.stretches
+    ]
+    limit = _label_limit(rows)
     table.add_row(ROAD, RichText("input", "dim"))
-    for stretch in part.stretches:
-        table.add_row(
-            _gutter(stretch),
-            RichText(_middle(stretch.label)),
-            RichText(_count(stretch, brackets=brackets)),
-            _equation(stretch),
-            *(_numbers(stretch) if measured else ()),
-        )
+    for gutter, label, count, *rest in rows:
+        table.add_row(gutter, RichText(_middle(str(label), limit)), count, *rest)
     table.add_row(ROAD, RichText("output", "dim"))
     return Group(table, *_branches(part), *_legend(part, measured=measured))
+
+
+def _label_limit(rows: Sequence[Sequence[RichText | str]]) -> int:
+    """How long a label may be, so that equation and numbers keep their line."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    others = sum(widths) - widths[1] + len(widths)
+    return max(SHORTEST_LABEL, min(LONGEST_LABEL, FULL_WIDTH - others))
 
 
 def _count(stretch: Stretch, *, brackets: bool) -> str:
@@ -71,7 +84,8 @@ def _numbers(stretch: Stretch) -> tuple[str, ...]:
 
 
 def _gutter(stretch: Stretch) -> RichText:
-    inside = f"{ROAD} " * stretch.level
+    level = stretch.level
+    inside = f"{ROAD} " * level if level <= DRAWN_LEVELS else f"{ROAD}×{level} "
     if stretch.clean:
         return RichText.assemble(inside, (ROAD, "green"))
     signs = "".join(SIGNS[o.kind] for o in (*stretch.shortcut, *stretch.after))
@@ -87,18 +101,31 @@ def _equation(stretch: Stretch) -> RichText:
     return text
 
 
-def _middle(label: str) -> str:
-    """A long module path loses names from its middle, then from its front; its end is what tells units apart."""
+def _middle(label: str, limit: int) -> str:
+    """A long module path loses names from its middle or its front; its end is what tells units apart."""
     names = label.split(".")
-    shorter = [".".join([names[0], "…", *names[-k:]]) for k in range(len(names) - 2, 0, -1)]
-    shorter += [".".join(["…", *names[-k:]]) for k in range(len(names) - 1, 0, -1)]
-    fitting = (text for text in (label, *shorter) if len(text) <= LABEL_WIDTH)
-    return next(fitting, f"…{label[1 - LABEL_WIDTH :]}")
+    shorter = [
+        ".".join([*names[:front], "…", *names[len(names) - (kept - front) :]])
+        for kept in range(len(names) - 1, 0, -1)
+        for front in ((0, 1) if kept > 1 else (0,))
+    ]
+    fitting = (text for text in (label, *shorter) if len(text) <= limit)
+    return next(fitting, f"…{label[1 - limit :]}")
+
+
+def _cut(chain: str) -> str:
+    """A branch that holds a whole network shows its two ends; the JSON report has all of it."""
+    ops = chain.split("·")
+    if len(ops) <= LONGEST_CHAIN:
+        return chain
+    keep = LONGEST_CHAIN // 3
+    return "·".join([*ops[:keep], f"…({len(ops) - 2 * keep} operations)…", *ops[-keep:]])
 
 
 def _branches(part: StreamMap) -> list[RichText]:
     lines = []
-    for letter, chain in part.branches:
+    for letter, whole in part.branches:
+        chain = _cut(whole)
         # Broken behind dots, so that no operation is torn apart.
         wrapped = textwrap.wrap(chain.replace("·", "· "), LEGEND_WIDTH - len(letter) - 3, break_on_hyphens=False)
         indent = " " * (len(letter) + 3)
