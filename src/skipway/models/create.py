@@ -9,7 +9,8 @@ from torch import nn
 
 from skipway.designs import DESIGNS, Design, design_from
 from skipway.errors import SkipwayError, UnknownNameError
-from skipway.models.backbones import Backbone, TextNet
+from skipway.models.backbone import Backbone
+from skipway.models.backbone_token import TextNet
 from skipway.models.heads import Head
 from skipway.models.initial import initialise_
 from skipway.models.net import FeatureNet, Net

@@ -7,7 +7,9 @@ from typing import Final
 
 from skipway.blocks import Norm
 from skipway.errors import UnknownNameError
-from skipway.models.backbones import Backbone, ConvNet, LayerNet, TextNet, VisionTransformer, depth_error
+from skipway.models.backbone import Backbone, depth_error
+from skipway.models.backbone_conv import ConvNet
+from skipway.models.backbone_token import LayerNet, TextNet, VisionTransformer
 
 __all__ = ["FITS", "LISTED", "backbone"]
 
