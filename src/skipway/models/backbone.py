@@ -37,7 +37,6 @@ class Backbone(ABC):
     """
 
     pooling: ClassVar[Pooling] = "average"
-    reduction: ClassVar[int] = 1
     name: str
     family: str
     design: str
@@ -75,6 +74,11 @@ class Backbone(ABC):
     @abstractmethod
     def cfg(self) -> dict[str, Any]:
         """Input and preprocessing, as timm's ``default_cfg``."""
+
+    @property
+    def reduction(self) -> int:
+        """Input pixels per step behind the stem."""
+        return 1
 
     @property
     @abstractmethod

@@ -50,6 +50,11 @@ class ConvNet(Backbone):
     image_size: int = 32
 
     @property
+    def reduction(self) -> int:
+        """Four with an ImageNet stem."""
+        return 4 if self.stem_size == "large" else 1
+
+    @property
     def scheme(self) -> Scheme:
         """He."""
         return "he"

@@ -73,6 +73,11 @@ class VisionTransformer(_Transformer):
     in_channels: int = 3
 
     @property
+    def reduction(self) -> int:
+        """The patch."""
+        return self.patch
+
+    @property
     def scheme(self) -> Scheme:
         """As timm."""
         return "truncated"

@@ -111,8 +111,7 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
     model = build(net, design, name=name.strip(), num_classes=num_classes)
     model.set_grad_checkpointing(memory == "recompute")
     if features_only:
-        large = 4 if getattr(net, "stem_size", "") == "large" else getattr(net, "patch", 1)
-        return FeatureNet(model, reduction=large, out_indices=out_indices)
+        return FeatureNet(model, reduction=net.reduction, out_indices=out_indices)
     return model
 
 
