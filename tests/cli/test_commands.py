@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +103,25 @@ def test_concatenations_are_counted_apart(capsys: pytest.CaptureFixture[str]) ->
     _, out, _ = run(capsys, "inspect", "tv:densenet121", "--input", "2,3,32,32", "--structure-only")
     assert "58 merges, each proved" in out  # 6 + 12 + 24 + 16 layers, Huang et al. 2016
     assert "residual unit" not in out
+
+
+def test_show_needs_an_input(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "show", f"{Path(__file__).parent / 'zoo_of_cli.py'}:Plain")
+    assert (code, out) == (2, "")
+    assert "does not say what it is called with" in err
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_terminal_without_unicode_still_gets_its_report(options: list[str]) -> None:
+    done = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-m", "skipway", "inspect", "mlp40", "--structure-only", *options],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    if options:
+        assert json.loads(done.stdout)["units"][0]["equation"] == "x' = x + Tanh·Linear(x)"
+    else:
+        assert "40 residual units" in done.stdout
 
 
 def test_completion_in_the_shell() -> None:

@@ -58,6 +58,13 @@ def test_json_is_the_schema_and_nothing_else(skipway) -> None:
     assert report["model"] == zoo("Healthy")
 
 
+def test_a_model_that_prints_does_not_spoil_the_json(skipway) -> None:
+    code, out, err = skipway("inspect", zoo("Talks"), *INPUT, "--json")
+    assert code == 0
+    assert len(json.loads(out)["units"]) == 3
+    assert "here I am" in err
+
+
 def test_structure_only_measures_nothing(skipway) -> None:
     _, out, _ = skipway("inspect", zoo("Healthy"), *INPUT, "--structure-only", "--json")
     report = json.loads(out)
@@ -173,6 +180,14 @@ def test_integers_where_floats_are_wanted(skipway) -> None:
     assert "int64[4,8]" in err
 
 
+def test_a_loss_that_fails_is_named(skipway) -> None:
+    code, _, err = skipway("inspect", zoo("Healthy"), *INPUT, "--loss", f"{ZOO}:wrong_loss")
+    assert code == 2
+    assert "in wrong_loss" in err
+    assert "no_such_method" in err
+    assert err.endswith("try: --loss projection, which takes any output\n")
+
+
 def test_an_error_of_the_model_keeps_its_traceback(skipway) -> None:
     code, _, err = skipway("inspect", zoo("Crashes"), *INPUT)
     assert code == 2
@@ -273,7 +288,8 @@ def test_zero_units_says_why_that_may_be(skipway) -> None:
 def test_no_floating_output(skipway) -> None:
     code, out, _ = skipway("inspect", zoo("ArgMax"), *INPUT)
     assert code == 0
-    assert "note: the model has no floating output: no loss, only the forward half was measured" in out
+    assert "note: the model has no floating output" in out
+    assert "only the forward half was" in out
 
 
 def test_an_output_without_gradient_says_that_only_forward_was_measured(skipway) -> None:

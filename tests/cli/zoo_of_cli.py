@@ -95,6 +95,14 @@ class WritesItself(Healthy):
         return super().forward(x)
 
 
+class Talks(Healthy):
+    """Prints in forward."""
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        print("here I am")
+        return super().forward(x)
+
+
 class Interrupted(Healthy):
     """Somebody presses Ctrl-C in the middle."""
 
@@ -116,3 +124,7 @@ def helper_that_crashes(x: Tensor) -> Tensor:
 
 def loss(output: Tensor) -> Tensor:
     return output.square().mean()
+
+
+def wrong_loss(output: Tensor) -> Tensor:
+    return output.no_such_method()

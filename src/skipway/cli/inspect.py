@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,31 +60,37 @@ class Request:
 def run_inspect(request: Request) -> int:
     """Inspect the model that `request` names, print the report, and return the exit code."""
     _check(request)
-    with as_usage("--loss"):
-        loss = loss_by_name(request.loss)
-    # The same command gives the same report: initial weights and dropout masks are drawn from here.
-    torch.manual_seed(0)
-    loaded = load_model(request.model, weights=request.weights)
-    try:
+    # What the user's own code prints must not mix with the JSON on standard output.
+    with redirect_stdout(sys.stderr) if request.json else nullcontext():
+        with as_usage("--loss"):
+            loss = loss_by_name(request.loss)
+        # The same command gives the same report: initial weights and dropout masks are drawn from here.
+        torch.manual_seed(0)
+        loaded = load_model(request.model, weights=request.weights)
         batch = _batch(request, loaded)
         device, dtype = _device(request), getattr(torch, request.dtype) if request.dtype else None
         loaded.model.to(device=device, dtype=dtype)
         batch = to_floating(batch, device, dtype)
-        with _measured_in(loaded.model, request.mode or loaded.mode), _autocast(request, device):
-            inspection = inspect(
-                loaded.model, batch, loss=loss, structure_only=request.structure_only, profile=request.profile,
-                name=loaded.label,
-            )  # fmt: skip
-    except ModelRunError as error:
-        raise ModelRunError(error.given, error.expected, _what_to_type(loaded, batch)) from error.__cause__
-    except KeyboardInterrupt:
-        print("interrupted; the model is as it was before", file=sys.stderr)
-        return INTERRUPTED
+        try:
+            with _measured_in(loaded.model, request.mode or loaded.mode), _autocast(request, device):
+                inspection = inspect(
+                    loaded.model, batch, loss=loss, structure_only=request.structure_only, profile=request.profile,
+                    name=loaded.label,
+                )  # fmt: skip
+        except ModelRunError as error:
+            raise ModelRunError(error.given, error.expected, _what_to_type(error, loaded, batch)) from error.__cause__
+        except KeyboardInterrupt:
+            print("interrupted; the model is as it was before", file=sys.stderr)
+            return INTERRUPTED
     return _report(inspection, request)
 
 
-def _what_to_type(loaded: LoadedModel, batch: Batch) -> str:
-    """The input option for a model that cannot run on `batch`."""
+def _what_to_type(error: ModelRunError, loaded: LoadedModel, batch: Batch) -> str:
+    """The option that may mend a run that failed."""
+    if error.hint:
+        return error.hint
+    if "given loss" in error.given:
+        return "--loss projection, which takes any output"
     floats_only = all(t.is_floating_point() for t in tensors_of(batch))
     if floats_only and any(isinstance(module, nn.Embedding) for module in loaded.model.modules()):
         return "--input ids:2,16 for integers; see skipway inspect --help"
@@ -95,7 +101,8 @@ def _report(inspection: Inspection, request: Request) -> int:
     kept = [f for f in inspection.findings if f.rule not in request.ignore]
     inspection = replace(inspection, findings=kept)
     if request.json:
-        print(dumps(inspection.to_dict()))
+        unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+        print(dumps(inspection.to_dict(), ascii_only=not unicode))
     else:
         show(inspection_parts(inspection))
     return FINDINGS if inspection.worst(request.fail_on) else 0

@@ -15,9 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["dumps", "parts_to_dicts", "schema"]
 
 
-def dumps(value: object, *, indent: int | None = 2) -> str:
-    """Strict JSON of plain values; NaN and infinities become ``"nan"``, ``"inf"`` and ``"-inf"``."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+def dumps(value: object, *, indent: int | None = 2, ascii_only: bool = False) -> str:
+    """Strict JSON of plain values; NaN and infinities become ``"nan"``, ``"inf"`` and ``"-inf"``.
+
+    Args:
+        value: numbers, texts, lists, mappings.
+        indent: spaces for each level; None for a single line.
+        ascii_only: escape what is not ASCII, for outputs that could not hold it.
+    """
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
 
 
 def parts_to_dicts(parts: tuple[Part, ...]) -> list[dict[str, Any]]:
