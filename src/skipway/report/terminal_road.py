@@ -39,6 +39,7 @@ _COLUMNS: Final = ("rms", "share", "cos", "alike", "grad")
 def road(part: StreamMap) -> RenderableType:
     """The road from input to output, its legend, and the branches by letter."""
     measured = any(s.stream_rms or s.grad or s.branch_share for s in part.stretches)
+    doubts = any(s.proved for s in part.stretches)  # where nothing is proved, the header says so once
     brackets = any(s.place[1] > 1 for s in part.stretches)
     table = RichTable(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
@@ -48,7 +49,13 @@ def road(part: StreamMap) -> RenderableType:
     for name in _COLUMNS if measured else ():
         table.add_column(name, no_wrap=True, justify="right")
     rows: list[list[RichText | str]] = [
-        [_gutter(s), s.label, _count(s, brackets=brackets), _equation(s), *(_numbers(s) if measured else ())]
+        [
+            _gutter(s),
+            s.label,
+            _count(s, brackets=brackets),
+            _equation(s, doubts=doubts),
+            *(_numbers(s) if measured else ()),
+        ]
         for s in part.stretches
     ]
     limit = _label_limit(rows)
@@ -92,11 +99,11 @@ def _gutter(stretch: Stretch) -> RichText:
     return RichText.assemble(inside, (signs, "yellow"))
 
 
-def _equation(stretch: Stretch) -> RichText:
+def _equation(stretch: Stretch, *, doubts: bool) -> RichText:
     text = RichText(stretch.equation)
     if stretch.kind != "unit":
         text.append(f"  ({stretch.kind.replace('_', ' ')})", "cyan")
-    if not stretch.proved:
+    if doubts and not stretch.proved:
         text.append("  (not proved)", "red")
     return text
 

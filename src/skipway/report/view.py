@@ -82,7 +82,7 @@ def _found(inspection: Inspection) -> Text:
             kinds.append(f"{count} {kind.replace('_', ' ')}{'s' * (count != 1)}")
     found = ", ".join(kinds)
     if not errors:
-        return Text(text=f"{found}, none proved (no proof was asked for)", tone="warning")
+        return Text(text=f"{found}, none proved", tone="warning")
     proved = "each proved" if len(errors) == len(units) else f"{len(errors)} of {len(units)} proved"
     worst = f"worst proof error {short(max(errors))} eps"
     return Text(text=f"{found}, {proved} ({worst})", tone="good" if len(errors) == len(units) else "warning")
