@@ -203,7 +203,7 @@ def test_units_without_a_proof_are_marked_where_others_have_one() -> None:
     whole = examples.resnet50()
     one = replace(whole, units=[replace(whole.units[0], proof_error=None), *whole.units[1:]])
     assert "16 residual units, 15 of 16 proved (worst proof error 4.25 eps)" in repr(one)
-    assert repr(one).count("(not proved)") == 1
+    assert repr(one).count("unproved") == 1
     none = replace(whole, units=[replace(u, proof_error=None) for u in whole.units])
     assert "16 residual units, none proved" in repr(none)
-    assert "(not proved)" not in repr(none)
+    assert "unproved" not in repr(none)

@@ -48,6 +48,7 @@ def road(part: StreamMap) -> RenderableType:
     table.add_column("x' =", overflow="fold")
     for name in _COLUMNS if measured else ():
         table.add_column(name, no_wrap=True, justify="right")
+    numbers = _numbers if measured else _no_numbers
     rows: list[list[RichText | str]] = [
         [
             _gutter(s),
@@ -90,6 +91,10 @@ def _numbers(stretch: Stretch) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _no_numbers(_stretch: Stretch) -> tuple[str, ...]:
+    return ()
+
+
 def _gutter(stretch: Stretch) -> RichText:
     level = stretch.level
     inside = f"{ROAD} " * level if level <= DRAWN_LEVELS else f"{ROAD}×{level} "
@@ -104,7 +109,7 @@ def _equation(stretch: Stretch, *, doubts: bool) -> RichText:
     if stretch.kind != "unit":
         text.append(f"  ({stretch.kind.replace('_', ' ')})", "cyan")
     if doubts and not stretch.proved:
-        text.append("  (not proved)", "red")
+        text.append("  unproved", "red")
     return text
 
 
