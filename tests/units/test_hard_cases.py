@@ -85,7 +85,7 @@ def test_the_signal_is_measured(name: str) -> None:
         assert found.notes or None not in (unit.numbers.stream_rms, unit.numbers.branch_rms), unit.path
 
 
-@pytest.mark.parametrize("name", ["x + F", "post-norm", "float64", "float16", "complex", "checkpoint, reentrant"])
+@pytest.mark.parametrize("name", ["x + F", "post-norm", "float64", "float16", "complex"])
 def test_gradients_arrive_at_every_unit(name: str) -> None:
     """Also at the first one, whose x is the batch itself."""
     case = {**HARD, **ADVERSARY}[name]
@@ -95,6 +95,14 @@ def test_gradients_arrive_at_every_unit(name: str) -> None:
     for unit in found.units:
         assert unit.numbers.grad_stream is not None, unit.path
         assert unit.numbers.grad_branch is not None, unit.path
+
+
+def test_what_a_reentrant_checkpoint_hides_is_said() -> None:
+    """Its blocks run without gradients in forward and refuse `torch.autograd.grad` in backward."""
+    case = HARD["checkpoint, reentrant"]
+    found = inspect(case.build(), case.batch())
+    assert all(unit.numbers.stream_rms is not None for unit in found.units)
+    assert any("only the forward half was measured" in n or "gradient not measured" in n for n in found.notes)
 
 
 def test_u_net_merges_are_counted_either_way() -> None:

@@ -255,7 +255,7 @@ def measure(
     layers = _layers(links) if len(described) < 2 else []
     plan = _plan(described, layers, links)
     frozen = not any(p.requires_grad for p in model.parameters())
-    needs_input_gradient = frozen or any(links.nodes[u.candidate.base].op == "input" for u in described)
+    needs_input_gradient = frozen or any(_of_input_alone(u.candidate.base, links) for u in described)
 
     def convert(tensor: torch.Tensor) -> torch.Tensor:
         if (tensor.is_floating_point() or tensor.is_complex()) and needs_input_gradient:
@@ -421,6 +421,22 @@ def _layers(links: Links) -> list[int]:
         if n.op in weighted and n.floating and n.data and links.alive[n.id]
         and any(not links.nodes[j].data for j in n.inputs)
     ]  # fmt: skip
+
+
+def _of_input_alone(i: int, links: Links) -> bool:
+    """Whether no parameter lies between the model's input and a value: it needs a gradient only if the input does."""
+    pending = [i]
+    seen: set[int] = set()
+    while pending:
+        j = pending.pop()
+        if j in seen:
+            continue
+        seen.add(j)
+        node = links.nodes[j]
+        if node.op == "param" or node.params:
+            return False
+        pending += node.inputs
+    return True
 
 
 def _earliest(roots: dict[int, torch.Tensor], links: Links) -> list[torch.Tensor]:

@@ -32,7 +32,7 @@ __all__ = ["Operation", "Trace", "flat_tensors", "operation", "record"]
 # Operations whose non-tensor arguments classification reads.
 _WITH_ATTRIBUTES: Final = (
     ops.MULTIPLY | ops.ADD | ops.PAD | ops.CONVOLUTION | ops.POOL | ops.DROPOUT | ops.ACTIVATION | ops.NORM
-    | frozenset({"slice", "select", "pow", "sum", "mean", "stack", "cat", "as_strided"})
+    | frozenset({"bernoulli", "slice", "select", "pow", "sum", "mean", "stack", "cat", "as_strided"})
     | frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp"})
 )  # fmt: skip
 _SPLITS: Final = frozenset(
@@ -326,6 +326,8 @@ def _attributes(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any])
     if known.op in ops.MULTIPLY or known.op in ops.ADD:
         second = args[1] if len(args) > 1 else None
         attrs["scalar"] = second if isinstance(second, (int, float)) else None
+    elif known.op == "bernoulli" and "p" in known.names:
+        attrs.setdefault("p", 0.5)  # the schema's default is not passed on
     elif known.op == "lerp":
         weight = args[2] if len(args) > 2 else kwargs.get("weight")
         attrs["scalar"] = weight if isinstance(weight, (int, float)) else None

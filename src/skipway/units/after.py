@@ -73,7 +73,9 @@ class After:
         if node.op in ops.ACTIVATION:
             return Op("activation", ops.activation_name(node.op, node.attrs)), True
         if node.op in ops.DROPOUT:
-            return dropout_op(node, "dropout"), True
+            return dropout_op("dropout", self.routes.dropped(node)), True
+        if node.op in ops.ADD and node.attrs.get("other") == 0:
+            return None, True
         if node.op not in ops.MULTIPLY and not (node.op == "div" and between):
             return None, node.op in ops.ADD and bool(found) and len(self.links.data_inputs(node)) == 1
         if inner & {"rsqrt", "sqrt", "reciprocal", "pow", "linalg_vector_norm"}:
@@ -83,12 +85,11 @@ class After:
         if len(self.links.data_inputs(node)) == 1:
             kind, detail = self.routes.scale(node)
             last = found[-1][0] if found else None
-            if detail in ("learned vector", "mask") and last is not None and last.kind == "norm":
-                return None, True  # gain of a norm written by hand; a padding mask is no part of the formula
-            if detail == "mask":
+            gain = detail == "learned vector" and last is not None and last.kind == "norm"
+            if gain or detail == "mask":  # the gain of a norm written by hand; a padding mask is no part of the formula
                 return None, True
             if kind == "dropout":
-                return dropout_op(node, detail), True
+                return dropout_op(detail, self.routes.dropped(node)), True
             return Op(kind, number(detail)), True
         return None, False
 
@@ -117,11 +118,9 @@ class After:
         return None, between
 
 
-def dropout_op(node: Node, detail: str) -> Op | None:
-    """Dropout with its probability where the operation shows it."""
-    if detail == "drop_path":
-        return Op("drop_path")
-    p = node.attrs.get("p")
-    if node.attrs.get("train") is False or p == 0:
+def dropout_op(kind: str, p: float | None) -> Op | None:
+    """Dropout or drop-path with its probability where that is known; None where nothing is dropped."""
+    name = "drop_path" if kind == "drop_path" else "dropout"
+    if p == 0:
         return None
-    return Op("dropout", float(p)) if isinstance(p, (int, float)) else Op("dropout")
+    return Op(name) if p is None else Op(name, p)

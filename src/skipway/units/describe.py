@@ -122,7 +122,7 @@ class _Describer:
         if step.kind == "gate":
             return Op("gate", step.detail)
         if step.kind == "dropout":
-            return dropout_op(node, step.detail)
+            return dropout_op(step.detail, self.routes.dropped(node))
         if step.kind == "slice":
             return self.slicing(node, self.nodes[step.source])
         if step.kind == "pad":
@@ -212,7 +212,7 @@ class _Describer:
         line: list[Step] = []
         i = term.node
         for _ in range(_LONGEST_BRANCH):
-            if i == candidate.x or i not in candidate.region:
+            if i in (candidate.x, candidate.reads) or i not in candidate.region:
                 break
             step = self.branch_step(i, candidate)
             if step is None:
@@ -236,7 +236,8 @@ class _Describer:
     def branch_step(self, i: int, candidate: Candidate) -> Step | None:
         """One step back along the main line of a branch."""
         node = self.nodes[i]
-        inside = [j for j in node.inputs if self.nodes[j].floating and (j in candidate.region or j == candidate.x)]
+        starts = (candidate.x, candidate.reads)
+        inside = [j for j in node.inputs if self.nodes[j].floating and (j in candidate.region or j in starts)]
         if not inside:
             inside = [j for j in self.links.data_inputs(node) if self.links.descends(j, candidate.x)]
         if not inside:
@@ -294,8 +295,10 @@ def describe(found: Found) -> list[Described]:
     links = found.links
     bases = {d.candidate.base for d in described}
     followed = [
-        links.strip(d.candidate.join) in bases or links.strip(d.end) in bases for d in described
-    ]  # fmt: skip
+        links.strip(d.candidate.join) in bases
+        or any(b == links.strip(d.end) or _gated_from(b, d.end, found) for b in bases if b >= d.end)
+        for d in described
+    ]
     clean = sum(f and not d.after_steps for d, f in zip(described, followed, strict=True))
     siblings = sum(followed)
     for unit, is_followed in zip(described, followed, strict=True):
@@ -307,6 +310,15 @@ def describe(found: Found) -> list[Described]:
             )
             unit.after_nodes, unit.after_steps, unit.end = (), [], unit.candidate.join
     return described
+
+
+def _gated_from(base: int, end: int, found: Found) -> bool:
+    """Whether a stream is another one behind a gate (squeeze and excite), so that this one does not end there."""
+    links, node = found.links, found.links.nodes[base]
+    data = links.data_inputs(node)
+    if node.op not in ops.MULTIPLY or node.id == end or len(data) != 2:
+        return False
+    return any(links.strip(v) == links.strip(end) and found.routes.is_gate(g) for v, g in (data, data[::-1]))
 
 
 def _window(kernel: object, stride: object, dims: int) -> str:

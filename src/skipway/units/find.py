@@ -45,7 +45,8 @@ class Candidate:
         branches: operands that compute from x; `sides` the others.
         region: nodes of the branches.
         inner: joins of units inside the branches.
-        pair: whether it is the first half of a reversible block.
+        pair: whether it is half of a reversible block.
+        reads: the node that its branch reads where that is not x: the other half's stream.
         merge: how the operands meet.
     """
 
@@ -60,6 +61,7 @@ class Candidate:
     region: frozenset[int]
     inner: list[int] = field(default_factory=list)
     pair: bool = False
+    reads: int | None = None
     merge: Merge = "add"
 
 
@@ -147,16 +149,28 @@ class _Finder:
     def _flatten(
         self, join: int, terms: list[Term], flat: list[Term], inner_terms: list[list[Term]], inner: list[int]
     ) -> bool:
+        units = [self.best(i, t) for i, t in zip(inner, inner_terms, strict=True)]
+        if self._subtracts_a_copy(join, terms, units):
+            return False
         outer = self.best(join, terms)
         if outer is None:
-            return self.best(join, flat) is not None or not any(
-                self.best(i, t) for i, t in zip(inner, inner_terms, strict=True)
-            )
-        units = [self.best(i, t) for i, t in zip(inner, inner_terms, strict=True)]
+            return self.best(join, flat) is not None or not any(units)
         same_x = any(u is not None and u.base == outer.base for u in units)
         if any(units) and not same_x:
             return False
         return self.best(join, flat) is not None
+
+    def _subtracts_a_copy(self, join: int, terms: list[Term], inner: list[Candidate | None]) -> bool:
+        """Whether y − g(x) takes from an inner unit's y = h(x) + F(x) no more than x itself, perhaps normalised."""
+        if self.nodes[join].op != "sub" or len(terms) != 2:
+            return False
+        taken = terms[1].node
+        for unit in inner:
+            if unit is not None and (taken == unit.x or self.links.descends(taken, unit.x)):
+                between = self.links.region(unit.x, taken)
+                if not any(self.nodes[i].op in ops.CONVOLUTION | ops.MATMUL | ops.ATTENTION for i in between):
+                    return True
+        return False
 
     # ---- one join
 
@@ -305,11 +319,14 @@ class _Finder:
                 work = work_between(self.links, self.routes, partner, [other.node])
                 if not work.heavy:
                     continue
-                shortcut = Route(stream, 0, self._views(term.node, stream))
+                later = second[partner]
+                later.pair, later.reads = True, join
+                rest = work_between(self.links, self.routes, join, [t.node for t in later.branches])
+                later.region = frozenset(rest.region)
+                route = Route(stream, 0, self._views(term.node, stream))
+                region = frozenset(work.region)
                 found.append(
-                    Candidate(
-                        join, (join,), stream, stream, term, shortcut, [other], [], frozenset(work.region), pair=True
-                    )
+                    Candidate(join, (join,), stream, stream, term, route, [other], [], region, pair=True, reads=partner)
                 )
                 break
         return found

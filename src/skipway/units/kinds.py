@@ -88,13 +88,11 @@ def _is_cell(unit: Described, links: Links) -> bool:
 def levels(described: list[Described], kinds_: list[Kind]) -> list[int]:
     """Depth of nesting: 0 on the main stream, one more inside each unit's branch."""
     outer = [d for d, kind in zip(described, kinds_, strict=True) if kind in ("unit", "merge")]
-    halves = {d.candidate.join for d in described if d.candidate.pair}
     found: dict[int, int] = {}
     # An outer unit joins after its inner ones, so from the last join to the first every outer level is known before.
     for unit in sorted(described, key=lambda d: -d.candidate.join):
         join = unit.candidate.join
-        # The first half of a reversible block lies in the second's branch, but both are on the main stream.
-        around = [found[o.candidate.join] for o in outer if join in o.candidate.inner and join not in halves]
+        around = [found[o.candidate.join] for o in outer if join in o.candidate.inner]
         found[join] = 1 + max(around) if around else 0
     return [found[d.candidate.join] for d in described]
 
@@ -105,6 +103,8 @@ def is_closed(unit: Described, links: Links) -> bool:
     if candidate.sides:
         return False
     inside = candidate.region | {candidate.x, candidate.base}
+    if candidate.reads is not None:
+        inside |= {candidate.reads}
     for i in candidate.region:
         for j in links.data_inputs(links.nodes[i]):
             if j not in inside and links.strip(j) not in inside:

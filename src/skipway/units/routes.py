@@ -188,6 +188,25 @@ class Routes:
             return "scale", "learned scalar" if math.prod(other.shape) == 1 else "learned vector"
         return "scale", "tensor" if other.taint else "mask"
 
+    def dropped(self, node: Node) -> float | None:
+        """Probability of an inverted dropout, from the operation or from its mask; None if it does not show."""
+        if node.op in ops.DROPOUT:
+            p = node.attrs.get("p")
+            return 0.0 if node.attrs.get("train") is False else float(p) if isinstance(p, (int, float)) else None
+        pending = [j for j in node.inputs if not self.nodes[j].data and self.nodes[j].taint & RAND]
+        rescaled: object = node.attrs.get("scalar") if node.op == "div" else None
+        for _ in range(6):
+            if not pending:
+                return None
+            mask = self.nodes[pending.pop()]
+            if mask.op == "div":
+                rescaled = mask.attrs.get("scalar")
+            if mask.op == "bernoulli":
+                keep = mask.attrs.get("p")
+                return 1.0 - keep if isinstance(keep, (int, float)) and rescaled == keep else None
+            pending += [j for j in mask.inputs if self.nodes[j].taint & RAND]
+        return None
+
     def kernel(self, node: Node) -> tuple[int, ...]:
         """Kernel size of a convolution, from its weight."""
         weights = [self.nodes[j].shape for j in node.inputs if not self.nodes[j].data and len(self.nodes[j].shape) > 2]
