@@ -134,7 +134,7 @@ class Stretch:
     Args:
         label: where it is, e.g. ``"layer1.1…2"``.
         count: how many units it stands for.
-        place: position in a pattern that repeats as a whole (attention, MLP, attention, MLP …) and the pattern's length.
+        place: position in a pattern that repeats as a whole (attention, MLP, attention, MLP …), and its length.
         level: 0 on the main stream, 1 and more inside a branch.
         kind: kind of the unit.
         equation: the unit in one line, its branch by letter.

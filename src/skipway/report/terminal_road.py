@@ -55,7 +55,7 @@ def road(part: StreamMap) -> RenderableType:
             s.label,
             _count(s, brackets=brackets),
             _equation(s, doubts=doubts),
-            *(_numbers(s) if measured else ()),
+            *numbers(s),
         ]
         for s in part.stretches
     ]
