@@ -49,8 +49,8 @@ def test_twenty_lines_of_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0 findings" in out
 
 
-def test_the_output_shown_is_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    (session,) = blocks("console")
+@pytest.mark.parametrize("session", blocks("console"), ids=lambda s: s.split("\n")[0])
+def test_the_output_shown_is_the_output(session: str, capsys: pytest.CaptureFixture[str]) -> None:
     command, shown = session.rstrip().split("\n", 1)
     assert main(shlex.split(command.removeprefix("$ skipway "))) == 0
     printed = capsys.readouterr().out.rstrip()

@@ -32,8 +32,15 @@ _SHADES: Final = " ░▒▓█"
 
 
 def renderable(parts: Iterable[Part]) -> Group:
-    """All parts, one under the other, for `rich.print` and rich consoles."""
-    return Group(*(lower(part) for part in parts))
+    """All parts, one under the other, for `rich.print` and rich consoles; an empty line before the findings."""
+    lowered: list[RenderableType] = []
+    found = False
+    for part in parts:
+        if isinstance(part, FindingPart) and not found:
+            found = True
+            lowered.append("")
+        lowered.append(lower(part))
+    return Group(*lowered)
 
 
 def to_text(parts: Iterable[Part], *, width: int = WIDTH) -> str:
