@@ -51,7 +51,7 @@ def test_resnet50() -> None:
         per unit: stream rms ×1.05, gradient ×0.93 (backwards, last unit to first), similarity +0.0010
         note: join not explained: add in avgpool (both sides come from the input of another branch)
         note: attention was not looked at: the model has none
-        
+
         info stream-growth at layer4.2
             the stream grows with depth
             evidence: growth 1.62, units 16
