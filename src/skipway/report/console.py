@@ -22,7 +22,7 @@ def show(parts: Iterable[Part]) -> None:
     """Print parts to standard output; a pipe or file gets plain text of 100 columns."""
     console = Console(highlight=False)
     if not console.is_terminal:
-        print(to_text(parts))  # this is what the function is for
+        print(to_text(parts))  # noqa: T201  # this is what the function is for
         return
     console.width = min(console.width, WIDEST)
     console.print(renderable(parts))
