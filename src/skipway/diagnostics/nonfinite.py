@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from skipway.trace.batch import Batch, call_arguments, copied
+from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import preserved
 from skipway.trace.record import flat_tensors, operation
@@ -21,7 +21,7 @@ _ON_PURPOSE: Final = frozenset(
 )
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(DispatchMode):
     def __init__(self, stack: ModuleStack) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.found: dict[str, str] = {}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import collections
+import operator
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Preserved", "preserved"]
 
+_Member = TypeVar("_Member", bound=torch.Tensor)
 _CONTAINERS: Final = (dict, list, set, collections.OrderedDict, collections.deque, collections.defaultdict)
 
 
@@ -27,21 +29,34 @@ class Preserved:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
+        modules = list(model.modules())
+        self._modules = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
+        self._scripted = len(self._modules) < len(modules)
         self._dicts = [dict(vars(m)) for m in self._modules]
         self._containers: list[tuple[Any, Any]] = [
-            (value, value.copy())
+            (value, _content(value) if value else None)  # nearly all are hook tables, and empty
             for attributes in self._dicts
             for value in attributes.values()
             if type(value) in _CONTAINERS
         ]
-        self._buffers = [(b, b.data, b.detach().clone()) for b in model.buffers() if not _is_lazy(b)]
+        self._buffers = [(b, b.data, b.detach().clone()) for b in self._members("_buffers", model.buffers)]
         self._parameters = [
-            (p, p.data, p.grad, p.requires_grad, p._version) for p in model.parameters() if not _is_lazy(p)
+            (p, p.data, p.grad, p.requires_grad, p._version) for p in self._members("_parameters", model.parameters)
         ]
         self._storages = {p.untyped_storage()._cdata: p for p, *_ in self._parameters if p.layout is torch.strided}
         self._written: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         self._rng = _rng_state()
+
+    def _members(self, table: str, walk: Callable[[], Iterable[_Member]]) -> list[_Member]:
+        """Parameters or buffers, each once; read from the attributes at hand unless some module is scripted."""
+        found: Iterable[_Member]
+        if self._scripted:
+            found = walk()
+        else:
+            found = (
+                member for attributes in self._dicts for member in attributes[table].values() if member is not None
+            )
+        return [m for m in {id(m): m for m in found}.values() if not _is_lazy(m)]
 
     def before_write(self, storage: int) -> None:
         """Keep a copy of the parameter that lives in `storage`, if one does and none is kept yet."""
@@ -61,11 +76,15 @@ class Preserved:
 
     def restore(self) -> None:
         """Put everything back."""
-        for container, copy in self._containers:
-            _refill(container, copy)
+        for container, content in self._containers:
+            if content is not None:
+                _refill(container, content)
+            elif container:
+                container.clear()
         for module, attributes in zip(self._modules, self._dicts, strict=True):
             current = vars(module)
-            if len(current) != len(attributes) or any(current.get(k, module) is not v for k, v in attributes.items()):
+            same_keys = current.keys() == attributes.keys()
+            if not same_keys or not all(map(operator.is_, current.values(), attributes.values())):
                 current.clear()
                 current.update(attributes)
         with torch.no_grad():
@@ -112,30 +131,28 @@ def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
-def _refill(container: Any, copy: Any) -> None:
+def _content(container: Any) -> list[Any]:
+    """What a container holds, in order."""
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def _refill(container: Any, content: list[Any]) -> None:
     """Give a container its old content back, in place and in order."""
-    if isinstance(container, dict):
-        if len(container) == len(copy) and all(
-            a is b and container[a] is copy[b] for a, b in zip(container, copy, strict=True)
-        ):
-            return
-        container.clear()
-        container.update(copy)
-    elif isinstance(container, list):
-        if len(container) != len(copy) or any(a is not b for a, b in zip(container, copy, strict=True)):
-            container[:] = copy
-    elif isinstance(container, set):
-        if container != copy:
-            container.clear()
-            container.update(copy)
-    elif list(container) != list(copy):
-        container.clear()
-        container.extend(copy)
+    now = _content(container)
+    if len(now) == len(content) and all(_is_same(a, b) for a, b in zip(now, content, strict=True)):
+        return
+    container.clear()
+    (container.update if isinstance(container, (dict, set)) else container.extend)(content)
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """The same object; of a dictionary's items the same key and value."""
+    return a is b or (type(a) is tuple and type(b) is tuple and len(a) == len(b) == 2 and a[0] is b[0] and a[1] is b[1])
 
 
 def _rng_state() -> tuple[Any, ...]:
     cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else None
-    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()  # the global one is kept
+    return torch.get_rng_state(), cuda, random.getstate(), np.random.get_state()
 
 
 def _cuda_in_use() -> bool:

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
 from skipway.trace.graph import CONST, PARAM, Address, Graph, Node
+from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import Preserved, preserved
 
@@ -49,6 +49,14 @@ class Operation:
     writes_keywords: tuple[str, ...]
     names: tuple[str, ...]
     flops: Callable[..., int] | None
+
+    def count(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
+        """Floating point operations of one call, a multiply-add counting 2."""
+        formula = getattr(self.flops, "__wrapped__", None)
+        if formula is None or not isinstance(out, torch.Tensor):
+            return int(self.flops(*args, **kwargs, out_val=out)) if self.flops is not None else 0
+        shapes = [a.shape if isinstance(a, torch.Tensor) else a for a in args]
+        return int(formula(*shapes, out_shape=out.shape, **kwargs))  # the wrapper would walk every argument as a tree
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The arguments that the operation writes to."""
@@ -116,7 +124,7 @@ class _Addresses(TorchFunctionMode):
         return Address(call.path, call.number, name, ordinal)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(DispatchMode):
     """Turns dispatched operations into nodes.
 
     A tensor is known by what it shows of which storage, not by its Python object; weak references keep storage
@@ -227,7 +235,7 @@ class _Recorder(TorchDispatchMode):
             self._record_several(op, inputs, attrs, [o for o in out if isinstance(o, torch.Tensor)], call)
         if op in ops.MULTIPLY:
             self._note_size(self.graph.nodes[-1], args)
-        flops = known.flops(*args, **kwargs, out_val=out) if known.flops is not None else 0
+        flops = known.count(args, kwargs, out) if known.flops is not None else 0
         for node in self.graph.nodes[first:]:
             node.ordinal, node.source, node.address = ordinal, op, self._addresses.current
         if first < len(self.graph.nodes):

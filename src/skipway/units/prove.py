@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
 from skipway.trace.graph import Node, Place
+from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.ops import VIEW
 from skipway.trace.preserve import preserved
@@ -116,7 +116,7 @@ class _Unfused(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Replacement(TorchDispatchMode):
+class _Replacement(DispatchMode):
     """Replaces branch outputs and computes predictions as the model runs."""
 
     def __init__(self, watched: list[Watched], links: Links, stack: ModuleStack) -> None:

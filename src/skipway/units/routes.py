@@ -98,7 +98,7 @@ class Routes:
             known = self._steps[key] = self._find_steps(self.nodes[i], activation)
         return known
 
-    def _find_steps(self, node: Node, activation: bool) -> list[Step]:  # noqa: C901, PLR0911, PLR0912  # a table of operations
+    def _find_steps(self, node: Node, activation: bool) -> list[Step]:  # noqa: C901, PLR0911, PLR0912  # a table of operations  # a table of operations
         links, nodes, op = self.links, self.nodes, node.op
         data = links.data_inputs(node)
         if not data and op in ops.VIEW:
