@@ -84,6 +84,16 @@ def test_show_a_design(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bias" in out
 
 
+def test_every_design_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    from skipway.designs import DESIGNS
+
+    for name in DESIGNS:
+        code, out, _ = run(capsys, "show", name)
+        assert code == 0
+        assert out.startswith(f"design {name}\n")
+        assert "source: " in out
+
+
 def test_show_a_model_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "show", "resnet20", "--batch", "1")
     assert code == 0

@@ -58,6 +58,15 @@ def test_json_is_the_schema_and_nothing_else(skipway) -> None:
     assert report["model"] == zoo("Healthy")
 
 
+@pytest.mark.parametrize("model", ["mlp40@plain", "resnet20@highway", "tv:densenet121", "bert_nano@post_norm"])
+def test_other_reports_follow_the_schema(skipway, model: str) -> None:
+    shape = ["--input", "2,3,32,32"] if model.startswith("tv:") else []
+    _, out, _ = skipway("inspect", model, *shape, "--json")
+    report = json.loads(out)
+    jsonschema.validate(report, schema())
+    assert report["model"] == model
+
+
 def test_a_model_that_prints_does_not_spoil_the_json(skipway) -> None:
     code, out, err = skipway("inspect", zoo("Talks"), *INPUT, "--json")
     assert code == 0
