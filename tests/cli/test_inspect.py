@@ -239,6 +239,25 @@ def test_models_that_cannot_be_loaded(skipway, arguments: list[str], text: str) 
     assert "Traceback" not in err
 
 
+def test_a_missing_package_is_said(skipway, monkeypatch: pytest.MonkeyPatch) -> None:
+    import builtins
+
+    real = builtins.__import__
+
+    def without_timm(wanted: str, *rest: object) -> object:
+        if wanted == "timm":
+            raise ModuleNotFoundError("No module named 'timm'", name="timm")
+        return real(wanted, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without_timm)
+    code, out, err = skipway("inspect", "timm:resnet18")
+    assert (code, out) == (2, "")
+    assert err == (
+        "error: a model named timm:… needs the package 'timm', which is not installed\n"
+        "try: pip install 'skipway[timm]'\n"
+    )
+
+
 def test_partly_loaded_weights(skipway, tmp_path: Path) -> None:
     torch.save(nn.Linear(8, 4).state_dict(), tmp_path / "w.pt")
     code, _, err = skipway("inspect", zoo("Plain"), *INPUT, "--weights", str(tmp_path / "w.pt"))
