@@ -321,6 +321,15 @@ def test_partly_fitting_weights_load_nothing(tmp_path: Path) -> None:
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
+def test_one_tensor_too_many_or_too_few_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    state = model.state_dict()
+    torch.save({**state, "extra": torch.ones(1)}, tmp_path / "more.pt")
+    torch.save({"weight": state["weight"]}, tmp_path / "less.pt")
+    assert "unexpected in the file (1): extra" in said(lambda: load_weights(model, tmp_path / "more.pt"))
+    assert "missing in the file (1): bias" in said(lambda: load_weights(model, tmp_path / "less.pt"))
+
+
 def test_a_wrapped_checkpoint_is_recognised(tmp_path: Path) -> None:
     model = nn.Linear(3, 2)
     torch.save({f"module.{key}": value for key, value in model.state_dict().items()}, tmp_path / "w.pt")
