@@ -19,12 +19,12 @@ from torch.overrides import TorchFunctionMode
 
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
-from skipway.trace.graph import Address, Node
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import preserved
 from skipway.units.unit import StreamNumbers
 
 if TYPE_CHECKING:
+    from skipway.trace.graph import Address, Node
     from skipway.units.describe import Described
     from skipway.units.find import Term
     from skipway.units.links import Links
@@ -132,7 +132,7 @@ class _Taps(TorchFunctionMode):
         ordinal = self._counts[top, name]
         self._counts[top, name] = ordinal + 1
         call = self._stack.calls[top]
-        taps = self._plan.get(Address(call.path, call.number, name, ordinal))
+        taps = self._plan.get((call.path, call.number, name, ordinal))  # type: ignore[call-overload]  # an Address, cheaper
         if taps is None:
             return func(*args, **kwargs)
         with torch.no_grad():
@@ -349,17 +349,19 @@ def _matching(out: Any, node: Node) -> torch.Tensor | None:
 
 
 def _plan(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[_Tap]]:
-    last: dict[Address, int] = {}
-    for node in links.nodes:
-        if node.address is not None:
-            last[node.address] = node.id
+    last = {node.caller: node.id for node in links.nodes if node.caller is not None}
     plan: defaultdict[Address, list[_Tap]] = defaultdict(list)
 
     def at_result(owner: int, role: str, i: int) -> bool:
         node = links.nodes[i]
-        if node.address is None or not _is_result(i, last[node.address], links):
+        address = links.graph.address(node)
+        if address is None or node.caller is None or not _is_result(i, last[node.caller], links):
             return False
-        plan[node.address].append(_Tap(owner, role, i))
+        result = links.nodes[last[node.caller]]
+        same = links.strip(result.id) == links.strip(
+            i
+        )  # a linear layer on tokens makes a matrix, and returns a view of it
+        plan[address].append(_Tap(owner, role, result.id if same else i))
         return True
 
     for k, unit in enumerate(described):
@@ -368,16 +370,17 @@ def _plan(described: Sequence[Described], layers: list[int], links: Links) -> di
         at_result(k, "join", candidate.join)
         at_result(k, "end", unit.end)
         add = links.nodes[candidate.shortcut.add]
-        if add.address is None:
+        address = links.graph.address(add)
+        if address is None:
             continue
         if not x_is_read and not add.attrs.get("fused") and set(candidate.route.kinds()) <= {"view"}:
-            plan[add.address].append(_Tap(k, "x operand", add.id, candidate.shortcut.position))
+            plan[address].append(_Tap(k, "x operand", add.id, candidate.shortcut.position))
         if candidate.merge == "concat":
-            plan[add.address].append(_Tap(k, "parts", add.id, candidate.branches[0].position))
+            plan[address].append(_Tap(k, "parts", add.id, candidate.branches[0].position))
         elif len(candidate.branches) == 1 and not candidate.sides:
-            plan[add.address].append(_Tap(k, "operands", add.id, _operand(candidate.shortcut, add)))
+            plan[address].append(_Tap(k, "operands", add.id, _operand(candidate.shortcut, add)))
         elif add.op == "add" and not add.attrs.get("fused"):
-            plan[add.address].insert(0, _Tap(k, "shortcut", add.id, candidate.shortcut.position))
+            plan[address].insert(0, _Tap(k, "shortcut", add.id, candidate.shortcut.position))
     for k, i in enumerate(layers):
         at_result(len(described) + k, "layer", i)
     return plan

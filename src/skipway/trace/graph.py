@@ -14,11 +14,17 @@ from skipway.trace.ops import LOOKUP, RANDOM, SOURCELESS
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["CONST", "PARAM", "RAND", "Address", "Graph", "ModuleCall", "Node", "Place"]
+__all__ = ["CONST", "PARAM", "RAND", "SPLIT_ON_ENTRY", "Address", "Graph", "ModuleCall", "Node", "Place"]
 
 PARAM: Final = 1
 CONST: Final = 2
 RAND: Final = 4
+SPLIT_ON_ENTRY: Final = (
+    RANDOM
+    | SOURCELESS
+    | frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp", "sum", "mean"})
+)
+"""Operations that `Graph.add` does not take as they stand."""
 
 
 class Place(NamedTuple):
@@ -69,7 +75,7 @@ class Node:
         params: bit set of the parameters such a value was made from.
         source, ordinal: the operation it was recorded from (a fused one gives several nodes) and its count;
             see `Place`.
-        address: the torch function call it was made in, if any.
+        caller: the torch function call it was made in, if any: module call, name, count; see `Address`.
     """
 
     id: int
@@ -85,7 +91,7 @@ class Node:
     params: int = 0
     source: str = ""
     ordinal: int = 0
-    address: Address | None = None
+    caller: tuple[int, str, int] | None = None
     flops: int = 0
     nbytes: int = 0
 
@@ -104,7 +110,7 @@ class Graph:
     def leaf(self, op: str, tensor: torch.Tensor, *, data: bool = False, taint: int = 0) -> Node:
         """Add a parameter, constant or input."""
         floating = tensor.is_floating_point() or tensor.is_complex()
-        node = Node(len(self.nodes), op, [], {}, tuple(tensor.shape), tensor.dtype, floating, 0, data, taint)
+        node = Node(len(self.nodes), op, [], {}, tensor.shape, tensor.dtype, floating, 0, data, taint)
         self.nodes.append(node)
         return node
 
@@ -112,31 +118,31 @@ class Graph:
         """Add an operation, splitting a fused addition into its parts; returns the node that holds the result."""
         nodes = self.nodes
         if op in RANDOM or op in SOURCELESS:
-            node = self._new(op, [], attrs, like, call)
+            node = self.new(op, [], attrs, like, call)
             node.taint = RAND if op in RANDOM else CONST
             return node
         if op in ("addmm", "baddbmm", "addbmm", "addmv") and len(inputs) == 3 and nodes[inputs[0]].data:
-            product = self._new("mm" if op in ("addmm", "addmv") else "bmm", inputs[1:], dict(attrs), like, call)
-            return self._new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
+            product = self.new("mm" if op in ("addmm", "addmv") else "bmm", inputs[1:], dict(attrs), like, call)
+            return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
         if op in ("addcmul", "addcdiv") and len(inputs) == 3:
-            product = self._new("mul" if op == "addcmul" else "div", inputs[1:], dict(attrs), like, call)
-            return self._new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
+            product = self.new("mul" if op == "addcmul" else "div", inputs[1:], dict(attrs), like, call)
+            return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
         if op == "lerp" and len(inputs) >= 2:
             weight = inputs[2:3]
             scalar = attrs.get("scalar")
             sides = [(1 - scalar) if scalar is not None else None, scalar]
             parts = [
-                self._new(
+                self.new(
                     "mul", [inputs[i], *weight],
                     {"lerp": "1-g" if i == 0 else "g", "scalar": sides[i], "synthetic": True}, like, call,
                 )
                 for i in (0, 1)
             ]  # fmt: skip
-            return self._new("add", [parts[0].id, parts[1].id], {"fused": "lerp", **attrs}, like, call)
+            return self.new("add", [parts[0].id, parts[1].id], {"fused": "lerp", **attrs}, like, call)
         if op in ("sum", "mean") and len(inputs) == 1 and self._sums_a_stack(nodes[inputs[0]], like, attrs):
             stack = nodes[inputs[0]]
-            return self._new("add", list(stack.inputs), {"fused": f"stack-{op}"}, like, call)
-        return self._new(op, inputs, attrs, like, call)
+            return self.new("add", list(stack.inputs), {"fused": f"stack-{op}"}, like, call)
+        return self.new(op, inputs, attrs, like, call)
 
     @staticmethod
     def _sums_a_stack(stack: Node, like: torch.Tensor | Node, attrs: dict[str, Any]) -> bool:
@@ -151,9 +157,10 @@ class Graph:
         dim = dims[0] if isinstance(dims, (list, tuple)) else dims
         return bool(dim % len(stack.shape) == at % len(stack.shape))
 
-    def _new(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
+    def new(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
+        """Add an operation as it stands."""
         floating = like.floating if isinstance(like, Node) else like.is_floating_point() or like.is_complex()
-        node = Node(len(self.nodes), op, inputs, attrs, tuple(like.shape), like.dtype, floating, call)
+        node = Node(len(self.nodes), op, inputs, attrs, like.shape, like.dtype, floating, call)
         self.nodes.append(node)
         self.carry(node)
         return node
@@ -188,6 +195,13 @@ class Graph:
             out.append(call)
             call = self.calls[call].parent
         return out
+
+    def address(self, node: Node) -> Address | None:
+        """Where a later run finds the torch function call that made a node."""
+        if node.caller is None:
+            return None
+        at, function, ordinal = node.caller
+        return Address(self.calls[at].path, self.calls[at].number, function, ordinal)
 
     def place(self, node: Node) -> Place:
         """Where a later run in the same mode finds this operation."""

@@ -30,8 +30,12 @@ class ModuleStack:
     def __init__(self, model: nn.Module, calls: list[ModuleCall] | None = None) -> None:
         self.calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
         self._names: dict[int, str] = {}
+        self.modules: list[tuple[str, nn.Module]] = []
+        """The model's modules with their names, each once."""
         for name, module in model.named_modules(remove_duplicate=False):
-            self._names.setdefault(id(module), name)
+            if id(module) not in self._names:
+                self._names[id(module)] = name
+                self.modules.append((name, module))
         self._numbers: Counter[str] = Counter()
         self._open = [0]
         self._handles = ExitStack()

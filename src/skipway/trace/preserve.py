@@ -91,7 +91,7 @@ class Preserved:
             for buffer, data, copy in self._buffers:
                 if buffer.data_ptr() != data.data_ptr() or buffer.shape != data.shape:
                     buffer.data = data
-                if buffer.device.type != "meta" and not _same_bits(buffer, copy):
+                if buffer.device.type != "meta" and not torch.equal(buffer, copy):
                     buffer.copy_(copy)
             for parameter, data, grad, requires_grad, _ in self._parameters:
                 if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
@@ -124,11 +124,6 @@ def preserved(model: nn.Module, *, parameters: bool = False) -> Iterator[Preserv
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer))
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal, with NaN equal to NaN."""
-    return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
 def _content(container: Any) -> list[Any]:

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
-from skipway.trace.graph import CONST, PARAM, Address, Graph, Node
+from skipway.trace.graph import CONST, PARAM, SPLIT_ON_ENTRY, Graph, Node
 from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import Preserved, preserved
@@ -31,7 +31,7 @@ __all__ = ["Operation", "Trace", "flat_tensors", "operation", "record"]
 
 # Operations whose non-tensor arguments classification reads.
 _WITH_ATTRIBUTES: Final = (
-    ops.MULTIPLY | ops.ADD | ops.PAD | ops.CONVOLUTION | ops.POOL | ops.DROPOUT | ops.ACTIVATION | ops.NORM
+    ops.MULTIPLY | ops.ADD | ops.PAD | ops.CONVOLUTION | ops.POOL | ops.DROPOUT | ops.ACTIVATION
     | frozenset({"bernoulli", "slice", "select", "pow", "sum", "mean", "stack", "cat", "as_strided"})
     | frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp"})
 )  # fmt: skip
@@ -49,6 +49,11 @@ class Operation:
     writes_keywords: tuple[str, ...]
     names: tuple[str, ...]
     flops: Callable[..., int] | None
+    makes_space: bool
+    is_view: bool
+    normalises: bool
+    has_attributes: bool
+    plain: bool
 
     def count(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
         """Floating point operations of one call, a multiply-add counting 2."""
@@ -74,12 +79,18 @@ def operation(func: Any) -> Operation:
     if known is None:
         schema = func._schema
         written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        op = schema.name.split("::")[1].strip("_")
         known = _known[func] = Operation(
-            op=schema.name.split("::")[1].strip("_"),
+            op=op,
             writes=tuple(i for i, w in enumerate(written) if w),
             writes_keywords=tuple(a.name for a, w in zip(schema.arguments, written, strict=True) if w),
             names=tuple(a.name for a in schema.arguments),
             flops=flop_registry.get(func._overloadpacket),
+            makes_space=op in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
+            is_view=op in ops.VIEW,
+            normalises=op in ops.NORM,
+            has_attributes=op in _WITH_ATTRIBUTES,
+            plain=op not in SPLIT_ON_ENTRY,
         )
     return known
 
@@ -98,7 +109,7 @@ class _Addresses(TorchFunctionMode):
 
     def __init__(self, stack: ModuleStack) -> None:
         super().__init__()
-        self.current: Address | None = None
+        self.current: tuple[int, str, int] | None = None
         self._stack = stack
         self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
 
@@ -107,21 +118,16 @@ class _Addresses(TorchFunctionMode):
     ) -> Any:
         name = getattr(func, "__name__", "")
         if name == "__get__":  # a property such as Tensor.shape
-            return func(*args, **(kwargs or {}))
-        before = self.current
-        self.current = self.next(name)
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.current = before
-
-    def next(self, name: str) -> Address:
-        """The address of the next call of a function of this name here."""
+            return func(*args, **kwargs) if kwargs else func(*args)
         top = self._stack.top
         ordinal = self._counts[top, name]
         self._counts[top, name] = ordinal + 1
-        call = self._stack.calls[top]
-        return Address(call.path, call.number, name, ordinal)
+        before = self.current
+        self.current = (top, name, ordinal)
+        try:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        finally:
+            self.current = before
 
 
 class _Recorder(DispatchMode):
@@ -137,21 +143,25 @@ class _Recorder(DispatchMode):
         self._stack, self._addresses, self._snapshot = stack, addresses, snapshot
         self._leaves: dict[int, tuple[str, int]] = {}
         self._views: dict[Any, dict[Any, tuple[int, int]]] = {}
-        self._writes: defaultdict[Any, list[tuple[int, int, int]]] = defaultdict(list)
+        self._writes: defaultdict[Any, list[tuple[int, int, bool]]] = defaultdict(list)
         self._alive: dict[Any, Any] = {}
-        self._sizes: dict[Any, int] = {}
         self._time = 0
         self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
 
-    def own(self, model: nn.Module) -> None:
+    def own(self, modules: list[tuple[str, nn.Module]]) -> None:
         """Learn which storages are parameters and buffers."""
-        for name, parameter in model.named_parameters():
-            storage, _ = _identity(parameter)
-            self._leaves.setdefault(storage, ("param", len(self.graph.parameter_names)))
-            self.graph.parameter_names.append(name)
-            self.graph.parameter_sizes.append(parameter.numel())
-        for buffer in model.buffers():
-            self._leaves.setdefault(_identity(buffer)[0], ("const", 0))
+        for prefix, module in modules:
+            for name, parameter in module.named_parameters(recurse=False):
+                storage = _identity(parameter)[0]
+                if storage not in self._leaves:
+                    self._leaves[storage] = ("param", len(self.graph.parameter_names))
+                    self.graph.parameter_names.append(f"{prefix}.{name}" if prefix else name)
+                    self.graph.parameter_sizes.append(parameter.numel())
+            for buffer in module.buffers(recurse=False):
+                self._leaves.setdefault(_identity(buffer)[0], ("const", 0))
+
+    def _is_owned(self, tensor: torch.Tensor) -> bool:
+        return not tensor.is_complex() and _identity(tensor)[0] in self._leaves
 
     def know(self, tensor: torch.Tensor, node: int, *, write: bool = False) -> None:
         """Remember that `tensor` holds the value of `node`."""
@@ -162,20 +172,20 @@ class _Recorder(DispatchMode):
             shown = self._views[storage] = {}
             if view is None:
                 self._alive[storage] = tensor
-            else:
+            elif storage not in self._leaves:  # what the model owns stays alive by itself
                 untyped = tensor.untyped_storage()
                 self._alive[storage] = StorageWeakRef(untyped)
-                self._sizes[storage] = untyped.nbytes()
         shown[view] = (node, self._time)
         if write:
-            self._writes[storage].append((self._time, node, tensor.numel() * tensor.element_size()))
+            covers = view is None or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
+            self._writes[storage].append((self._time, node, covers))
 
     def read(self, tensor: torch.Tensor) -> int:
         """The node whose value `tensor` holds now."""
         storage, view = _identity(tensor)
         shown = self._views.get(storage)
         if shown is None:
-            return self._first_sight(tensor, storage)
+            return self._first_sight(tensor, storage, view)
         entry = shown.get(view)
         if entry is None:  # an alias made where dispatch does not see it
             latest = max(shown.values(), key=lambda e: e[1])[0]
@@ -187,13 +197,13 @@ class _Recorder(DispatchMode):
         if not writes or writes[-1][0] <= since:
             return known
         newer = [w for w in writes if w[0] > since]
-        covers = newer[-1][2] >= self._sizes.get(storage, 0)
+        covers = newer[-1][2]
         sources = [newer[-1][1]] if covers else [known, *(w[1] for w in newer)]
         node = self.graph.add("alias" if covers else "merge", sources, {}, tensor, self._stack.top)
         self.know(tensor, node.id)
         return node.id
 
-    def _first_sight(self, tensor: torch.Tensor, storage: Any) -> int:
+    def _first_sight(self, tensor: torch.Tensor, storage: Any, view: Any) -> int:
         kind, number = self._leaves.get(storage, ("const", 0))
         if kind == "param" or (tensor.requires_grad and tensor.is_leaf):
             node = self.graph.leaf("param", tensor, taint=PARAM)
@@ -201,66 +211,74 @@ class _Recorder(DispatchMode):
                 node.params = 1 << number
         else:
             node = self.graph.leaf("const", tensor, taint=CONST)
-        self.know(tensor, node.id)
+        if storage in self._leaves:  # what the model owns stays alive by itself
+            self._time += 1
+            self._views[storage] = {view: (node.id, self._time)}
+        else:
+            self.know(tensor, node.id)
         return node.id
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = operation(func)
+        known = _known.get(func) or operation(func)
         op = known.op
         self.count += 1
-        inputs = [self.read(t) for t in flat_tensors(args, kwargs)]
-        attrs = _attributes(known, args, kwargs) if op in _WITH_ATTRIBUTES else {}
+        call = self._stack.top
+        ordinal = self._ordinals[call, op]
+        self._ordinals[call, op] = ordinal + 1
+        if known.makes_space:  # unwritten memory has no history; it is met as a constant if it is ever read
+            return func(*args, **kwargs)
+        tensors = flat_tensors(args, kwargs)
+        if known.writes and len(tensors) == 1 and not tensors[0].is_floating_point() and self._is_owned(tensors[0]):
+            return func(*args, **kwargs)  # a counter of the model's own, such as BatchNorm's
+        read = self.read
+        # A norm's statistics are no part of the signal.
+        inputs = [read(t) for t in (tensors[:3] if known.normalises else tensors)]
+        attrs = _attributes(known, args, kwargs) if known.has_attributes else {}
         written: list[torch.Tensor] = []
         if known.writes:
             written = known.written(args, kwargs)
             for tensor in written:
                 self._snapshot.before_write(_identity(tensor)[0])
         out = func(*args, **kwargs)
-        call = self._stack.top
-        ordinal = self._ordinals[call, op]
-        self._ordinals[call, op] = ordinal + 1
-        first = len(self.graph.nodes)
-        if written and op not in ops.NORM:
+        graph = self.graph
+        first = len(graph.nodes)
+        if written and not known.normalises:
             sources = (inputs[1:] or inputs) if op == "copy" else inputs
             for tensor in written:
-                node = self.graph.add(op, sources, attrs, tensor, call)
+                node = graph.add(op, sources, attrs, tensor, call)
                 self.know(tensor, node.id, write=True)
         elif isinstance(out, torch.Tensor):
-            node = self.graph.add(op, inputs, attrs, out, call)
+            node = (graph.new if known.plain else graph.add)(op, inputs, attrs, out, call)
+            if not known.is_view:
+                node.nbytes = out.numel() * out.element_size()
             self.know(out, node.id)
         elif isinstance(out, (tuple, list)):
-            self._record_several(op, inputs, attrs, [o for o in out if isinstance(o, torch.Tensor)], call)
-        if op in ops.MULTIPLY:
-            self._note_size(self.graph.nodes[-1], args)
-        flops = known.count(args, kwargs, out) if known.flops is not None else 0
-        for node in self.graph.nodes[first:]:
-            node.ordinal, node.source, node.address = ordinal, op, self._addresses.current
-        if first < len(self.graph.nodes):
-            self.graph.nodes[first].flops = flops
-            if isinstance(out, torch.Tensor) and not written and op not in ops.VIEW:
-                self.graph.nodes[-1].nbytes = out.numel() * out.element_size()
-            elif isinstance(out, (tuple, list)) and op not in _SPLITS:
-                self.graph.nodes[first].nbytes = sum(
-                    o.numel() * o.element_size() for o in out if isinstance(o, torch.Tensor)
-                )
+            self._record_several(known, inputs, attrs, [o for o in out if isinstance(o, torch.Tensor)], call)
+        if attrs and op in ops.MULTIPLY:
+            self._note_size(graph.nodes[-1], args)
+        caller = self._addresses.current
+        for node in graph.nodes[first:]:
+            node.ordinal, node.source, node.caller = ordinal, op, caller
+        if known.flops is not None and first < len(graph.nodes):
+            graph.nodes[first].flops = known.count(args, kwargs, out)
         return out
 
     def _note_size(self, node: Node, args: tuple[Any, ...]) -> None:
         """Keep the size of what multiplies data (a layer scale): a later run has to know it in advance."""
-        nodes = self.graph.nodes
-        tensors = list(_tensors(args[:2]))
-        if len(node.inputs) != len(tensors):
+        if not node.data or len(node.inputs) != 2 or not all(isinstance(a, torch.Tensor) for a in args[:2]):
             return
-        for i, tensor in zip(node.inputs, tensors, strict=True):
-            if node.data and not nodes[i].data and nodes[i].floating and tensor.device.type != "meta":
+        for i, tensor in zip(node.inputs, args, strict=False):
+            source = self.graph.nodes[i]
+            if not source.data and source.floating and tensor.device.type != "meta":
                 node.attrs["size"] = torch.linalg.vector_norm(tensor) / max(tensor.numel(), 1) ** 0.5
 
     def _record_several(
-        self, op: str, inputs: list[int], attrs: dict[str, Any], outputs: list[torch.Tensor], call: int
+        self, known: Operation, inputs: list[int], attrs: dict[str, Any], outputs: list[torch.Tensor], call: int
     ) -> None:
+        op = known.op
         if op in _SPLITS:
             for i, tensor in enumerate(outputs):
                 self.know(tensor, self.graph.add(op, inputs, {**attrs, "part": i}, tensor, call).id)
@@ -269,7 +287,8 @@ class _Recorder(DispatchMode):
             return
         main = self.graph.add(op, inputs, attrs, outputs[0], call)
         self.know(outputs[0], main.id)
-        if op in ops.NORM:  # the statistics; should one be read after all, it counts as a constant
+        main.nbytes = sum(o.numel() * o.element_size() for o in outputs)
+        if known.normalises:  # the statistics; should one be read after all, it counts as a constant
             return
         for tensor in outputs[1:]:  # masks, further states
             same = tensor.shape == outputs[0].shape
@@ -289,7 +308,7 @@ def record(model: nn.Module, batch: Batch) -> Trace:
     with preserved(model) as snapshot, eager(), ModuleStack(model, graph.calls) as stack, torch.no_grad():
         addresses = _Addresses(stack)
         recorder = _Recorder(graph, stack, addresses, snapshot)
-        recorder.own(model)
+        recorder.own(stack.modules)
         for tensor in tensors_of((args, kwargs)):
             recorder.know(tensor, graph.leaf("input", tensor, data=True).id)
         with recorder, addresses:
@@ -307,7 +326,7 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
         storage = tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return ("object", id(tensor)), None
-    return storage, (tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return storage, (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
@@ -320,7 +339,13 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
 
 def flat_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     """The tensors of a call in the order in which a node lists its inputs."""
-    return [*_tensors(args), *_tensors(kwargs.values())]
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
 
 
 def _attributes(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -286,7 +286,7 @@ def _last_projection(chain: tuple[Step, object] | None) -> bool:
 
 def norm_of(node: Node) -> str:
     """The field's name of a norm; instance norm runs as a batch norm of another shape and is known by its address."""
-    if node.address is not None and node.address.function == "instance_norm":
+    if node.caller is not None and node.caller[1] == "instance_norm":
         return "instance"
     return ops.norm_name(node.op)
 
