@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from skipway.errors import UnknownNameError
+from skipway.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from skipway.registry import Registry
 
 
 @pytest.fixture
@@ -63,3 +62,16 @@ def test_a_name_is_given_once(package: str) -> None:
     assert registry["apple"] == 5
     with pytest.raises(KeyError, match="fruit 'apple' is registered twice"):
         registry.add("apple", 1)
+
+
+def test_a_file_that_fails_to_import_fails_every_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a registry would answer 'unknown name' where the truth is a broken file."""
+    package = tmp_path / "half_broken"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "broken.py").write_text("raise RuntimeError('this file is broken')")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry: Registry[int] = Registry("thing", "half_broken")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="this file is broken"):
+            list(registry)

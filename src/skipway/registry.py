@@ -40,11 +40,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def _load(self) -> None:
         if self._loaded:
             return
-        self._loaded = True
         package = importlib.import_module(self._package)
         for module in pkgutil.iter_modules(package.__path__):
             if not module.name.startswith("_"):
                 importlib.import_module(f"{self._package}.{module.name}")
+        self._loaded = True  # only now: a file that fails to import must fail again, not leave half a registry
 
     def __getitem__(self, name: str) -> T:
         self._load()

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from skipway.diagnostics.inspect import inspect
-from skipway.diagnostics.measure import projection_loss, similarity
+from skipway.diagnostics.measure import projection_loss
+from skipway.diagnostics.taps import similarity
 
 N, T, D, L = 3, 5, 8, 4
 
@@ -213,5 +214,7 @@ def test_parallel_branches_are_measured_as_their_sum() -> None:
     batch = torch.randn(N, T, D, dtype=torch.float64)
     (unit,) = inspect(net, batch).units
     x = net.stem(batch)
-    assert unit.numbers.branch_rms == pytest.approx(float((net.a(x) + net.b(x)).detach().square().mean().sqrt()), rel=1e-6)
+    assert unit.numbers.branch_rms == pytest.approx(
+        float((net.a(x) + net.b(x)).detach().square().mean().sqrt()), rel=1e-6
+    )
     assert unit.form.parallel

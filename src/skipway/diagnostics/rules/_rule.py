@@ -55,6 +55,7 @@ class Rule:
         fix: what mends it.
         source: where rule and threshold come from.
         check: yields the findings.
+        symptom: whether it shows an effect, whose cause other rules may name; symptoms come after causes.
     """
 
     id: str
@@ -64,6 +65,7 @@ class Rule:
     fix: str
     source: str
     check: Check
+    symptom: bool = False
 
 
 RULES: Registry[Rule] = Registry("rule", "skipway.diagnostics.rules")
@@ -76,7 +78,8 @@ def rule(
     summary: str,
     explanation: str,
     fix: str,
-    source: str,  # the field's word
+    source: str,
+    symptom: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a function as the check of a rule."""
 
@@ -84,7 +87,14 @@ def rule(
         RULES.add(
             id,
             Rule(
-                id=id, severity=severity, summary=summary, explanation=explanation, fix=fix, source=source, check=check
+                id=id,
+                severity=severity,
+                summary=summary,
+                explanation=explanation,
+                fix=fix,
+                source=source,
+                check=check,
+                symptom=symptom,
             ),
         )
         return check
@@ -93,6 +103,6 @@ def rule(
 
 
 def run_rules(evidence: Evidence) -> list[Finding]:
-    """All findings, gravest first, in the order of the model within one severity."""
+    """All findings, gravest first; within one severity causes before symptoms, each in the order of the model."""
     found = [finding for name in RULES for finding in RULES[name].check(evidence)]
-    return sorted(found, key=lambda f: SEVERITIES.index(f.severity))
+    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), RULES[f.rule].symptom))

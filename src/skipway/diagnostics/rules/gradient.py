@@ -33,6 +33,7 @@ _SOURCE: Final = "He et al. 2016, arXiv 1603.05027, eq. 5; thresholds: spread ov
     " path, a missing shortcut).",
     fix="make the shortcut an identity and put norm and activation into the branch (pre-activation)",
     source=_SOURCE,
+    symptom=True,
 )
 def vanishing(evidence: Evidence) -> Iterator[Finding]:
     """Fire when the first gradient is far below the last one and most steps go down."""
@@ -52,6 +53,7 @@ def vanishing(evidence: Evidence) -> Iterator[Finding]:
     " last, and it grows steadily. Common causes: branches at scale 1 without normalisation, λ > 1 on the shortcut.",
     fix="scale the branches down (zero-initialise their last layer or norm gain, 1/√L, Fixup) or normalise inside them",
     source=_SOURCE,
+    symptom=True,
 )
 def exploding(evidence: Evidence) -> Iterator[Finding]:
     """Fire when the first gradient is far above the last one and most steps go up."""
@@ -77,6 +79,6 @@ def _finding(rule_id: str, curve: Curve, what: str) -> Finding:
             f"{curve.what}s": len(curve.values),
             "slope_per_step": -curve.slope,
         },
-        fix=known.fix,
+        fix=known.fix if curve.what == "unit" else "give the layers shortcuts: x + layer(x)",
         source=known.source,
     )

@@ -1,0 +1,290 @@
+"""Taps: where to read the stream in a run with gradients, and how to reduce what is read there.
+
+Shapes: N samples, C channels, H height, W width, T tokens, D width of the stream. A tensor is reduced where it is
+seen, and its gradient where it comes by; nothing but scalars is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from skipway.trace.batch import output_tensors, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipway.trace.graph import Address, Node
+    from skipway.trace.modules import ModuleStack
+    from skipway.units.describe import Described
+    from skipway.units.find import Term
+    from skipway.units.links import Links
+
+__all__ = ["Scalars", "Taps", "plan_taps", "similarity", "tap_inputs"]
+
+
+class Scalars:
+    """Scalars that stay on the device until all are read at once."""
+
+    def __init__(self) -> None:
+        self._values: list[torch.Tensor] = []
+        self._keys: list[tuple[int, str]] = []
+
+    def put(self, unit: int, name: str, value: torch.Tensor) -> None:
+        """Keep a scalar under the number of its unit and its name."""
+        self._keys.append((unit, name))
+        exact = torch.float32 if value.device.type == "mps" else torch.float64
+        self._values.append(value.detach().to(exact))
+
+    def read(self) -> dict[int, dict[str, float]]:
+        """All scalars, by unit and name; one transfer from the device."""
+        found: dict[int, dict[str, float]] = defaultdict(dict)
+        if self._values:
+            for (unit, name), value in zip(self._keys, torch.stack(self._values).tolist(), strict=True):
+                found[unit][name] = value
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Tap:
+    """What to read at a function call: of which unit (or layer), in which role, at which operand."""
+
+    owner: int
+    role: str
+    node: int
+    position: int = -1
+
+
+class Taps(TorchFunctionMode):
+    """Reads tensors where the recorded run says that they are made."""
+
+    def __init__(self, plan: dict[Address, list[_Tap]], links: Links, stack: ModuleStack, scalars: Scalars) -> None:
+        super().__init__()
+        self._plan, self._nodes, self._stack, self._scalars = plan, links.nodes, stack, scalars
+        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._held: dict[int, torch.Tensor] = {}
+        self.roots: dict[int, torch.Tensor] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return func(*args, **kwargs)
+        top = self._stack.top
+        ordinal = self._counts[top, name]
+        self._counts[top, name] = ordinal + 1
+        call = self._stack.calls[top]
+        taps = self._plan.get((call.path, call.number, name, ordinal))  # type: ignore[call-overload]  # an Address, cheaper
+        if taps is None:
+            return func(*args, **kwargs)
+        with torch.no_grad():
+            for tap in taps:
+                if tap.role == "operands":
+                    self._operands(tap, args, kwargs)
+                elif tap.role == "x operand":
+                    operands = [a for a in args if isinstance(a, torch.Tensor)]
+                    if tap.position < len(operands):
+                        self.read(
+                            _Tap(tap.owner, "x", self._nodes[tap.node].inputs[tap.position]), operands[tap.position]
+                        )
+                elif tap.role == "parts":
+                    self._parts(tap, args)
+                elif tap.role == "shortcut":
+                    self._hold(tap, args)
+        out = func(*args, **kwargs)
+        for tap in taps:
+            result = _matching(out, self._nodes[tap.node])
+            if result is not None:
+                self.read(tap, result)
+        return out
+
+    def read(self, tap: _Tap, tensor: torch.Tensor) -> None:
+        """Reduce one tensor, and its gradient when it comes."""
+        put = self._scalars.put
+        with torch.no_grad():
+            value = tensor.detach()
+            if tap.role == "x":
+                put(tap.owner, "stream_rms", _rms(value))
+            elif tap.role == "end":
+                put(tap.owner, "out_rms", _rms(value))
+                alike = similarity(value)
+                if alike is not None:
+                    put(tap.owner, "similarity", alike)
+            elif tap.role == "layer":
+                put(tap.owner, "rms", _rms(value))
+            elif tap.role == "join" and tap.owner in self._held:
+                shortcut = self._held.pop(tap.owner)
+                self._compare(tap.owner, shortcut, value - shortcut)
+        name = {"x": "grad_stream", "join": "grad_branch", "layer": "grad"}.get(tap.role)
+        if name is None or not tensor.requires_grad:
+            return
+        if tap.role in ("x", "layer"):
+            self.roots.setdefault(tap.node, tensor)
+
+        def keep(gradient: torch.Tensor) -> None:
+            put(tap.owner, name, _norm(gradient.detach()))
+
+        tensor.register_hook(keep)
+
+    def _operands(self, tap: _Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        operands = [a.detach() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        node = self._nodes[tap.node]
+        fused = node.attrs.get("fused", "")
+        if fused.startswith("stack") and len(node.inputs) == 2 and operands:
+            operands = _unstacked(operands[0], node, args, kwargs)
+            fused = ""
+        if len(operands) < 2 or (fused and fused not in ("lerp", "addcmul")):
+            return
+        alpha = kwargs.get("alpha", 1)
+        if node.op == "sub":
+            alpha = -alpha
+        first, second = operands[0], operands[1] * alpha if alpha != 1 else operands[1]
+        if fused == "lerp":
+            weight = args[2] if len(args) > 2 else kwargs["weight"]
+            first, second = first * (1 - weight), second * weight
+        elif fused == "addcmul":
+            second = operands[1] * operands[2] * kwargs.get("value", 1)
+        shortcut, branch = (first, second) if tap.position == 0 else (second, first)
+        self._compare(tap.owner, shortcut, branch)
+
+    def _hold(self, tap: _Tap, args: tuple[Any, ...]) -> None:
+        """Where several branches join in turn: the branch is what the whole sum holds beside the shortcut."""
+        operands = [a.detach() for a in args if isinstance(a, torch.Tensor)]
+        if tap.position < len(operands):
+            self._held[tap.owner] = operands[tap.position].clone()
+
+    def _parts(self, tap: _Tap, args: tuple[Any, ...]) -> None:
+        """Of a concatenation: the branch is its last part (or its first), the shortcut the rest."""
+        parts = [t.detach() for t in tensors_of(args)]
+        if len(parts) < 2:
+            return
+        branch = parts.pop(0 if tap.position == 0 else -1)
+        size = sum(p.numel() for p in parts)
+        shortcut = torch.stack([_norm(p) for p in parts]).norm()
+        self._scalars.put(tap.owner, "shortcut_rms", shortcut / math.sqrt(max(size, 1)))
+        self._scalars.put(tap.owner, "branch_rms", _rms(branch))
+
+    def _compare(self, owner: int, shortcut: torch.Tensor, branch: torch.Tensor) -> None:
+        put = self._scalars.put
+        a, b = _norm(shortcut), _norm(branch)
+        put(owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
+        put(owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
+        if shortcut.shape == branch.shape:
+            put(owner, "cosine", _dot(shortcut, branch) / (a * b).clamp_min(1e-30))
+
+
+def _matching(out: Any, node: Node) -> torch.Tensor | None:
+    """The tensor of a function's result that a node stands for: the part it is, or the first of its shape."""
+    tensors = output_tensors(out)
+    part = node.attrs.get("part")
+    if part is not None:
+        tensors = tensors[part : part + 1]
+    return next((t for t in tensors if tuple(t.shape) == node.shape), None)
+
+
+def plan_taps(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[_Tap]]:
+    """What to read at which function call: of a unit x, the operands, the join and the end; of a layer its result."""
+    last = {node.caller: node.id for node in links.nodes if node.caller is not None}
+    plan: defaultdict[Address, list[_Tap]] = defaultdict(list)
+
+    def at_result(owner: int, role: str, i: int) -> bool:
+        node = links.nodes[i]
+        address = links.graph.address(node)
+        if address is None or node.caller is None or not _is_result(i, last[node.caller], links):
+            return False
+        result = links.nodes[last[node.caller]]
+        same = links.strip(result.id) == links.strip(
+            i
+        )  # a linear layer on tokens makes a matrix, and returns a view of it
+        plan[address].append(_Tap(owner, role, result.id if same else i))
+        return True
+
+    for k, unit in enumerate(described):
+        candidate = unit.candidate
+        x_is_read = at_result(k, "x", candidate.x) or links.nodes[candidate.x].op == "input"
+        at_result(k, "join", candidate.join)
+        at_result(k, "end", unit.end)
+        add = links.nodes[candidate.shortcut.add]
+        address = links.graph.address(add)
+        if address is None:
+            continue
+        if not x_is_read and not add.attrs.get("fused") and set(candidate.route.kinds()) <= {"view"}:
+            plan[address].append(_Tap(k, "x operand", add.id, candidate.shortcut.position))
+        if candidate.merge == "concat":
+            plan[address].append(_Tap(k, "parts", add.id, candidate.branches[0].position))
+        elif len(candidate.branches) == 1 and not candidate.sides:
+            plan[address].append(_Tap(k, "operands", add.id, _operand(candidate.shortcut, add)))
+        elif add.op == "add" and not add.attrs.get("fused"):
+            plan[address].insert(0, _Tap(k, "shortcut", add.id, candidate.shortcut.position))
+    for k, i in enumerate(layers):
+        at_result(len(described) + k, "layer", i)
+    return plan
+
+
+def _unstacked(stack: torch.Tensor, join: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The two parts of ``stack([a, b]).sum(dim)`` (of its mean: their halves)."""
+    dims = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    dim = dims[0] if isinstance(dims, (tuple, list)) and len(dims) == 1 else dims
+    if not isinstance(dim, int) or stack.shape[dim] != len(join.inputs):
+        return []
+    share = 1.0 / len(join.inputs) if join.attrs["fused"] == "stack-mean" else 1.0
+    return [part * share for part in stack.unbind(dim)]
+
+
+def _operand(term: Term, add: Node) -> int:
+    return 0 if add.attrs.get("fused") and term.node == add.inputs[0] else term.position
+
+
+def _is_result(i: int, last: int, links: Links) -> bool:
+    """Whether the last node made in a function call holds what node i holds."""
+    node, final = links.nodes[i], links.nodes[last]
+    if "part" in node.attrs and node.source == final.source and node.ordinal == final.ordinal:
+        return True
+    return i == last or links.strip(last) == links.strip(i) or final.attrs.get("extra", False)
+
+
+def tap_inputs(taps: Taps, described: Sequence[Described], links: Links, tensors: list[torch.Tensor]) -> None:
+    """Read x where it is the model's input itself."""
+    leaves = [n.id for n in links.nodes if n.op == "input"]
+    by_leaf = dict(zip(leaves, tensors, strict=False))
+    for k, unit in enumerate(described):
+        if unit.candidate.x in by_leaf:
+            taps.read(_Tap(k, "x", unit.candidate.x), by_leaf[unit.candidate.x])
+
+
+def similarity(x: torch.Tensor) -> torch.Tensor | None:
+    """Mean cosine between different tokens (N,T,D) or channels (N,C,H,W) of one sample; None for other shapes.
+
+    With unit vectors u it is (‖Σu‖² − T) / (T(T−1)): linear in the number of tokens.
+    """
+    if x.dim() == 4 and x.shape[2] * x.shape[3] > 1:
+        x = x.flatten(2)
+    if x.dim() != 3 or x.shape[1] < 2 or not x.is_floating_point():
+        return None
+    count = x.shape[1]
+    unit = nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+    return ((unit.sum(1).square().sum(-1) - count) / (count * (count - 1))).mean()
+
+
+def _norm(x: torch.Tensor) -> torch.Tensor:
+    """L2 norm, summed in at least single precision."""
+    wide = x.dtype in (torch.float64, torch.complex128)
+    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if wide or x.is_complex() else torch.float32)
+    return norm
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    wide = a.dtype in (torch.float64, torch.complex128)
+    return (a * b.conj()).real.sum() if wide or a.is_complex() else (a.float() * b.float()).sum()
+
+
+def _rms(x: torch.Tensor) -> torch.Tensor:
+    return _norm(x) / math.sqrt(max(x.numel(), 1))
