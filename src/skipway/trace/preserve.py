@@ -33,12 +33,10 @@ class Preserved:
         self._modules = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._scripted = len(self._modules) < len(modules)
         self._dicts = [dict(vars(m)) for m in self._modules]
-        self._containers: list[tuple[Any, Any]] = [
-            (value, _content(value) if value else None)  # nearly all are hook tables, and empty
-            for attributes in self._dicts
-            for value in attributes.values()
-            if type(value) in _CONTAINERS
-        ]
+        containers = [v for attributes in self._dicts for v in attributes.values() if type(v) in _CONTAINERS]
+        # Nearly all are hook tables, and empty: those are only looked at, in one go.
+        self._filled = [(container, _content(container)) for container in filter(None, containers)]
+        self._empty = [container for container in containers if not container]
         self._buffers = [(b, b.data, b.detach().clone()) for b in self._members("_buffers", model.buffers)]
         self._parameters = [
             (p, p.data, p.grad, p.requires_grad, p._version) for p in self._members("_parameters", model.parameters)
@@ -76,11 +74,10 @@ class Preserved:
 
     def restore(self) -> None:
         """Put everything back."""
-        for container, content in self._containers:
-            if content is not None:
-                _refill(container, content)
-            elif container:
-                container.clear()
+        for container, content in self._filled:
+            _refill(container, content)
+        for container in filter(None, self._empty):
+            container.clear()
         for module, attributes in zip(self._modules, self._dicts, strict=True):
             current = vars(module)
             same_keys = current.keys() == attributes.keys()
