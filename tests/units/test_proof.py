@@ -24,12 +24,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # other libraries' deprecatio
 FAR = 100  # a wrong formula misses the bound by at least this factor
 
 
+# SkipInit starts every branch at a gain of exactly 0, where a wrong factor on the branch is no other formula.
+ZERO_SCALED = {"timm/dm_nfnet_f0"}
+
+
 def _check(name: str) -> None:
     found = mistakes(name)
     assert found.undecided == []
     assert found.right <= BOUND_EPS
     if ZOO[name].truth.units:
-        assert found.smallest.keys() == set(WRONG)
+        assert found.smallest.keys() == set(WRONG) - ({"s"} if name in ZERO_SCALED else set())
     for kind, (error, unit) in found.smallest.items():
         assert error >= FAR * BOUND_EPS, f"wrong {kind} of unit {unit}"
 
