@@ -178,7 +178,7 @@ def test_anybodys_module_as_a_branch() -> None:
 
 
 def test_blocks_without_parts() -> None:
-    with pytest.raises(SkipwayError, match="a MLPBlock cannot be split into single layers"):
+    with pytest.raises(SkipwayError, match="a branch of kind 'token' cannot be split into single layers"):
         MLPBlock(reads=2, writes=2, hidden=2, act="relu").split()
     assert [len(b.convs) for b in bottleneck(4, 2).split() if isinstance(b, ConvBlock)] == [1, 1, 1]
     with pytest.raises(SkipwayError, match="zero_init on a branch without a norm"):

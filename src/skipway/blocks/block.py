@@ -72,7 +72,9 @@ class Block(ABC):
         Raises:
             SkipwayError: it has no such parts.
         """
-        raise SkipwayError(f"a {type(self).__name__} cannot be split into single layers", "a convolutional block")
+        raise SkipwayError(
+            f"a branch of kind {self.style!r} cannot be split into single layers", "a convolutional backbone's branch"
+        )
 
 
 def check_slots(block: Block, slots: Slots) -> None:

@@ -103,9 +103,17 @@ class OpaqueBlock(Block):
         """Wrap a module; what is not given is read off its first and last layers.
 
         Raises:
-            SkipwayError: a width is neither given nor to be seen.
+            SkipwayError: no module; a first layer that overwrites its input; a width neither given nor to be seen.
         """
+        if not isinstance(module, nn.Module):
+            raise SkipwayError(f"a branch of type {type(module).__name__}", "a torch.nn.Module")
         leaves = [m for m in module.modules() if not list(m.children()) or hasattr(m, "embed_dim")]
+        if leaves and getattr(leaves[0], "inplace", False):
+            raise SkipwayError(
+                f"a branch that starts with {leaves[0]}: it overwrites x before the shortcut reads it",
+                "a first layer that leaves its input alone",
+                f"nn.{type(leaves[0]).__name__}() without inplace=True",
+            )
         convs = [m for m in leaves if isinstance(m, nn.Conv2d)]
         reads = in_width if in_width is not None else _first(leaves, _READS)
         writes = out_width if out_width is not None else _first(leaves[::-1], _WRITES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -43,6 +44,9 @@ class Scaled(PostActLike):
     mu: float = option(0.5, "μ, on the branch; not 0")
 
     def __post_init__(self) -> None:
+        for name, value in (("lam", self.lam), ("mu", self.mu)):
+            if not math.isfinite(value):
+                raise SkipwayError(f"scaled with {name}={value}", "a finite number", "scaled(lam=0.5,mu=0.5)")
         if self.lam == 0:
             raise SkipwayError("scaled with lam=0 has no shortcut", "lam other than 0", "the design plain")
         if self.mu == 0:

@@ -27,7 +27,7 @@ from skipway.units.kinds import cost, is_closed, kinds, levels
 from skipway.units.merges import mixing_joins
 from skipway.units.naming import paths, place_of
 from skipway.units.prove import WRONG, Proof, prove
-from skipway.units.unit import Unexplained, Unit
+from skipway.units.unit import StreamNumbers, Unexplained, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -71,7 +71,7 @@ def inspect(
     """
     if profile not in PROFILES:
         raise UnknownNameError("profile", profile, PROFILES)
-    with _uncollected():
+    with _uncollected(), torch.inference_mode(mode=False):
         return _inspected(model, batch, loss, optimizer, structure_only, profile, name)
 
 
@@ -160,7 +160,7 @@ def _inspected(
     if profile == "thorough" and kept:
         notes.append(_wrong_note(proofs))
     if not units:
-        notes.append(_why_none(trace, unexplained))
+        notes.append(_why_none(trace, unexplained, sum(r.reason == _TRIVIAL for r in found.rejected)))
     return Inspection(
         model=name or type(inner).__name__,
         mode="train" if inner.training else "eval",
@@ -203,7 +203,7 @@ def _check(model: nn.Module, batch: Batch) -> None:
 def _recorded(model: nn.Module, batch: Batch) -> Trace:
     try:
         return record(model, batch)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelRunError(
             f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
             "an input that the model runs on: check shape, dtype and device",
@@ -259,10 +259,9 @@ def _measured(
         return measure(model, batch, kept, found.links, loss, keep_parameters=keep_parameters)
     except Exception as error:
         if loss is None:
-            raise ModelRunError(
-                f"the model ran without gradients but failed with them: {type(error).__name__}: {error}",
-                "a model that runs with gradients enabled, or structure_only=True",
-            ) from error
+            reason = str(error).strip().split("\n")[0]
+            note = f"the signal was not measured: with gradients the model fails with {type(error).__name__}: {reason}"
+            return Measured([StreamNumbers() for _ in kept], [], notes=[note])
         raise ModelRunError(
             f"the model or the given loss failed: {type(error).__name__}: {error}",
             "loss(output) -> scalar tensor, where output is what the model returns",
@@ -282,12 +281,14 @@ def _wrong_note(proofs: list[Proof]) -> str:
     return f"deliberately wrong formulas, smallest error over all units: {shown}"
 
 
-def _why_none(trace: Trace, unexplained: list[Unexplained]) -> str:
+def _why_none(trace: Trace, unexplained: list[Unexplained], trivial: int) -> str:
     if not trace.graph.outputs or not any(trace.graph.nodes[o].data for o in trace.graph.outputs):
         return "no units: no output of the model depends on its input"
     if unexplained:
         return f"no units: {len(unexplained)} joins were seen and none is a residual unit (see unexplained)"
-    return "no units: nowhere does the model add a tensor to something computed from it (a plain network)"
+    if trivial:
+        return f"no units: at {trivial} joins the branch has no weights, pooling or normalisation"
+    return "no units: no tensor was seen added to something computed from it (a plain network?)"
 
 
 def _has_fresh_batch_norm(model: nn.Module) -> bool:

@@ -129,8 +129,11 @@ def measure(
             "every gradient is exactly zero: the output does not depend on the stream (a zero-initialised head?)"
         )
     units = [StreamNumbers(**{k: _finite(v) for k, v in numbers.get(k0, {}).items()}) for k0 in range(len(described))]
-    notes += _missing(units, backward=value is not None and not any("backward" in n for n in notes))
-    finite &= all(math.isfinite(v) for found in numbers.values() for k, v in found.items() if k != "similarity")
+    notes += _missing(units, taps.constant, backward=bool(gradients))
+    finite &= all(math.isfinite(v) for found in numbers.values() for k, v in found.items() if k.endswith("rms"))
+    wild = sum(not math.isfinite(v) for found in numbers.values() for k, v in found.items() if k == "grad_stream")
+    if wild:
+        notes.append(f"the gradient is NaN or infinite at {wild} units")
     first = len(described)
     trunk = [
         Layer(links.graph.calls[links.nodes[i].call].path, n.get("rms"), n.get("grad"))
@@ -139,14 +142,17 @@ def measure(
     return Measured(units, trunk, value, notes, finite)
 
 
-def _missing(units: list[StreamNumbers], *, backward: bool) -> list[str]:
-    """Say how many units have no number, since their operations run where no torch function is called."""
+def _missing(units: list[StreamNumbers], constant: set[int], *, backward: bool) -> list[str]:
+    """Say how many units have no number: nothing there needs a gradient, or no torch function is called there."""
     forward = sum(None in (u.stream_rms, u.branch_rms) for u in units)
-    gradient = sum(u.grad_stream is None for u in units) if backward else 0
+    without = {k for k, u in enumerate(units) if u.grad_stream is None} if backward else set()
+    gradient = len(without - constant)
     where = "they run inside scripted, traced, fused or re-entrantly checkpointed code, or write to parts of tensors"
     notes = []
     if forward:
         notes.append(f"forward signal not fully measured at {forward} of {len(units)} units: {where}")
+    if without & constant:
+        notes.append(f"x needs no gradient at {len(without & constant)} of {len(units)} units (constant or detached)")
     if gradient:
         notes.append(f"gradient not measured at {gradient} of {len(units)} units: {where}")
     return notes

@@ -70,6 +70,8 @@ class Taps(TorchFunctionMode):
         self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
         self._held: dict[int, torch.Tensor] = {}
         self.roots: dict[int, torch.Tensor] = {}
+        self.constant: set[int] = set()
+        """Units whose x was seen and needs no gradient."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -125,6 +127,8 @@ class Taps(TorchFunctionMode):
                 self._compare(tap.owner, shortcut, value - shortcut)
         name = {"x": "grad_stream", "join": "grad_branch", "layer": "grad"}.get(tap.role)
         if name is None or not tensor.requires_grad:
+            if tap.role == "x":
+                self.constant.add(tap.owner)
             return
         if tap.role in ("x", "layer"):
             self.roots.setdefault(tap.node, tensor)
@@ -178,7 +182,7 @@ class Taps(TorchFunctionMode):
         put(owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
         put(owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
         if shortcut.shape == branch.shape:
-            put(owner, "cosine", _dot(shortcut, branch) / (a * b).clamp_min(1e-30))
+            put(owner, "cosine", _cosine(shortcut, branch, a, b))
 
 
 def _matching(out: Any, node: Node) -> torch.Tensor | None:
@@ -275,15 +279,17 @@ def similarity(x: torch.Tensor) -> torch.Tensor | None:
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
-    """L2 norm, summed in at least single precision."""
-    wide = x.dtype in (torch.float64, torch.complex128)
-    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if wide or x.is_complex() else torch.float32)
+    """L2 norm, squared and summed in double precision where the device has it: a stream may be as large as 1e30."""
+    wide = torch.complex128 if x.is_complex() else torch.float64
+    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if x.device.type == "mps" else wide)
     return norm
 
 
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _cosine(a: torch.Tensor, b: torch.Tensor, size_a: torch.Tensor, size_b: torch.Tensor) -> torch.Tensor:
+    """Cosine of two tensors of known norms: unit vectors first, so that no product overflows or vanishes."""
     wide = a.dtype in (torch.float64, torch.complex128)
-    return (a * b.conj()).real.sum() if wide or a.is_complex() else (a.float() * b.float()).sum()
+    x, y = (a / size_a, b / size_b) if wide or a.is_complex() else (a.float() / size_a, b.float() / size_b)
+    return (x * y.conj()).real.sum().clamp(-1.0, 1.0)
 
 
 def _rms(x: torch.Tensor) -> torch.Tensor:

@@ -84,7 +84,7 @@ def _import_file(target: str, attribute: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickle look their module up here
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _put_back(name, before)
         raise ModelRunError(f"{target} fails to import: {type(error).__name__}: {error}") from error
     return module
@@ -111,7 +111,7 @@ def _import_module(target: str, prefixes: tuple[str, ...]) -> ModuleType:
             f"there is no module {missing!r}", "pkg.mod:factory, importable from here, or path/to/file.py:factory, "
             f"or a prefix: {', '.join(f'{p}:' for p in prefixes)}",
         ) from None  # fmt: skip
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelRunError(f"{target} fails to import: {type(error).__name__}: {error}") from error
 
 
@@ -129,7 +129,7 @@ def _call(name: str, factory: Any) -> nn.Module:
         )  # fmt: skip
     try:
         model = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelRunError(f"{name}() fails: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise SkipwayError(f"{name}() gives {type(model).__name__}, no model", "a factory that gives a torch.nn.Module")

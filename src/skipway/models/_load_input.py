@@ -8,6 +8,7 @@ the model's first embedding), ``ids1000`` (integers below 1000), ``ones``, ``zer
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["parse_input", "read_batch", "to_floating", "with_keywords"]
 
 EXAMPLES: Final = "2,3,224,224 or ids:2,16 or 'input_ids=ids:2,16;attention_mask=mask:2,16'"
+# 4 GiB of floats: beyond this a size is a slip of the keyboard.
+_MOST_VALUES: Final = 2**30
 _KINDS: Final = ("float", "unit", "ids", "ones", "zeros", "mask")
 _ITEM: Final = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?:(?P<kind>[a-z]+)(?P<below>\d+)?:)?(?P<shape>\d+(?:,\d+)*),?"
@@ -64,6 +67,11 @@ def parse_input(text: str, model: nn.Module) -> Batch:
 
 
 def _make(kind: str, shape: list[int], below: int | None, model: nn.Module, generator: torch.Generator) -> Tensor:
+    size = math.prod(shape)
+    if size > _MOST_VALUES:
+        raise SkipwayError(
+            f"an input of {size:.3g} values", f"at most {_MOST_VALUES:,}", "smaller sizes, e.g. 2,3,224,224"
+        )
     if kind == "ids":
         return torch.randint(0, below or _vocabulary(model), shape, generator=generator)
     if kind == "mask":

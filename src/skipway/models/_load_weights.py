@@ -83,7 +83,7 @@ def read_tensors(path: str | Path) -> Any:
         first = str(error).strip().split("\n")[0]
         raise SkipwayError(
             f"{path} cannot be read as tensors only: {first}", "a .safetensors file, or one written by torch.save of "
-            "tensors in plain dicts, lists and tuples", "safetensors.torch.save_file(model.state_dict(), FILE)",
+            "tensors in plain dicts, lists and tuples", "safetensors.torch.save_file({name: tensor, …}, FILE)",
         ) from error  # fmt: skip
 
 

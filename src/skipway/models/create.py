@@ -98,6 +98,15 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
         SkipwayError: a depth that does not fit, a design that does not fit, an argument that the backbone has no use
         for.
     """
+    if not isinstance(name, str):
+        raise SkipwayError(
+            f"a model name of type {type(name).__name__}", "a string", 'create_model("resnet110@preact")'
+        )
+    sizes = {"num_classes": num_classes, "depth": depth, "in_channels": in_channels, "width": width}
+    for argument, value in (sizes | {"image_size": image_size}).items():
+        least = 0 if argument == "num_classes" else 1
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise SkipwayError(f"{argument}={value!r}", f"an integer from {least}, or None for the backbone's own")
     net, design = parse_name(name)
     if depth is not None:
         net = net.with_depth(depth)

@@ -23,7 +23,7 @@ def _words(text: str) -> frozenset[str]:
 VIEW: Final = _words(
     "view reshape unsafe_view reshape_alias permute transpose t mT numpy_T squeeze unsqueeze clone alias detach "
     "to_copy to type contiguous flatten unflatten movedim swapaxes swapdims expand expand_as lift_fresh "
-    "lift_fresh_copy merge roll float half bfloat16 double view_as pixel_unshuffle pixel_shuffle native_batch_permute "
+    "lift_fresh_copy merge  float half bfloat16 double view_as pixel_unshuffle pixel_shuffle native_batch_permute "
     "as_strided getitem copy channel_shuffle view_as_real view_as_complex resize"
 )
 SLICE: Final = _words(
@@ -39,7 +39,8 @@ NORM: Final = _words(
 )
 ACTIVATION: Final = _words(
     "relu relu6 gelu silu hardswish hardtanh leaky_relu elu celu selu sigmoid tanh hardsigmoid mish prelu "
-    "prelu_kernel softplus threshold clamp_min clamp clamp_max rrelu rrelu_with_noise log_sigmoid"
+    "prelu_kernel softplus threshold clamp_min clamp clamp_max rrelu rrelu_with_noise log_sigmoid "
+    "glu sin cos"
 )
 DROPOUT: Final = _words("native_dropout dropout feature_dropout alpha_dropout feature_alpha_dropout fused_dropout")
 CONVOLUTION: Final = _words(

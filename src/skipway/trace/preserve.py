@@ -44,6 +44,12 @@ class Preserved:
         self._storages = {p.untyped_storage()._cdata: p for p, *_ in self._parameters if p.layout is torch.strided}
         self._written: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         self._rng = _rng_state()
+        self._generators = [
+            (value, value.get_state())
+            for attributes in self._dicts
+            for value in attributes.values()
+            if isinstance(value, torch.Generator)
+        ]
 
     def _members(self, table: str, walk: Callable[[], Iterable[_Member]]) -> list[_Member]:
         """Parameters or buffers, each once; read from the attributes at hand unless some module is scripted."""
@@ -101,6 +107,8 @@ class Preserved:
                 parameter.copy_(copy)
         self._written.clear()
         _set_rng_state(self._rng)
+        for generator, state in self._generators:
+            generator.set_state(state)
 
 
 @contextmanager

@@ -143,7 +143,7 @@ class _Recorder(DispatchMode):
         self._stack, self._addresses, self._snapshot = stack, addresses, snapshot
         self._leaves: dict[int, tuple[str, int]] = {}
         self._views: dict[Any, dict[Any, tuple[int, int]]] = {}
-        self._writes: defaultdict[Any, list[tuple[int, int, bool]]] = defaultdict(list)
+        self._writes: defaultdict[Any, list[tuple[int, int, bool, Any]]] = defaultdict(list)
         self._alive: dict[Any, Any] = {}
         self._time = 0
         self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
@@ -178,7 +178,7 @@ class _Recorder(DispatchMode):
         shown[view] = (node, self._time)
         if write:
             covers = view is None or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
-            self._writes[storage].append((self._time, node, covers))
+            self._writes[storage].append((self._time, node, covers, view))
 
     def read(self, tensor: torch.Tensor) -> int:
         """The node whose value `tensor` holds now."""
@@ -196,7 +196,9 @@ class _Recorder(DispatchMode):
         writes = self._writes.get(storage)
         if not writes or writes[-1][0] <= since:
             return known
-        newer = [w for w in writes if w[0] > since]
+        newer = [w for w in writes if w[0] > since and not _disjoint(w[3], view)]
+        if not newer:
+            return known
         covers = newer[-1][2]
         sources = [newer[-1][1]] if covers else [known, *(w[1] for w in newer)]
         node = self.graph.add("alias" if covers else "merge", sources, {}, tensor, self._stack.top)
@@ -243,6 +245,8 @@ class _Recorder(DispatchMode):
             for tensor in written:
                 self._snapshot.before_write(_identity(tensor)[0])
         out = func(*args, **kwargs)
+        if op in ("detach", "alias") and _identity(out) == _identity(tensors[0]):
+            return out  # the same numbers in the same place: whoever reads either reads the one that was made first
         graph = self.graph
         first = len(graph.nodes)
         if written and not known.normalises:
@@ -327,6 +331,22 @@ def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
     except (NotImplementedError, RuntimeError):
         return ("object", id(tensor)), None
     return storage, (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+
+
+def _disjoint(a: Any, b: Any) -> bool:
+    """Whether two views of one storage certainly share no element: parts of a chunk, columns of a matrix.
+
+    With equal strides both are boxes in one grid; they share nothing if their intervals in some dimension do not meet.
+    """
+    if a is None or b is None or a[2] != b[2] or 0 in a[2]:
+        return False
+    here, there = a[0], b[0]
+    for stride, size_a, size_b in sorted(zip(a[2], a[1], b[1], strict=True), reverse=True):
+        start_a, here = divmod(here, stride)
+        start_b, there = divmod(there, stride)
+        if start_a + size_a <= start_b or start_b + size_b <= start_a:
+            return True
+    return False
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:

@@ -30,6 +30,8 @@ class After:
         self.nodes, self.graph = links.nodes, links.graph
         self.bases: set[int] = set()
         """Nodes from which units start: nothing that comes behind them belongs to the unit before."""
+        self.inside: set[int] = set()
+        """Joins inside another unit's branch: a scale behind them is that branch's."""
 
     def walk(self, join: int) -> tuple[list[tuple[Op, int]], set[int], int]:
         """The operations after a join with their nodes, all nodes passed, and the node at the end."""
@@ -55,6 +57,8 @@ class After:
             if outside:
                 break
             op, goes_on = self.operation(node, between, found)
+            if op is not None and op.kind == "scale" and join in self.inside:
+                break
             if not goes_on:
                 break
             if op is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Described", "Tail", "describe"]
 
-_TAIL_KINDS = frozenset({"view", "scale", "center"})
+_TAIL_KINDS = frozenset({"view", "scale"})
 # Nodes followed back through a branch to write it down: beyond this the equation would be no help anyway.
 _LONGEST_BRANCH = 400
 _NORMS = frozenset({"batch", "layer", "rms", "group", "instance"})
@@ -59,6 +59,7 @@ class _Describer:
         self.nodes = found.links.nodes
         self.graph = found.links.graph
         self.after = After(found.links, found.routes)
+        self.inner = {c.join: c for c in found.candidates}
 
     def describe(self, candidate: Candidate) -> Described:
         after, region, end = self.after.walk(candidate.join)
@@ -75,7 +76,9 @@ class _Describer:
                 shortcut.append(Op("scale", 1.0 / len(root.inputs)))
                 branches = [(*b, Op("scale", 1.0 / len(root.inputs))) for b in branches]
         if any(self.nodes[i].op == "sub" for tail in tails for i in tail.nodes):
-            shortcut.append(Op("scale", branches[0][-1].detail if branches[0][-1].kind == "scale" else "tensor"))
+            shortcut.append(_complement(branches[0][-1:]))  # x + a·(F(x) − x) is (1 − a)·x + a·F(x)
+        elif any(s.detail == "interpolation" for s in steps):
+            branches[0] = (*branches[0], _complement(tuple(op for op in shortcut if op.kind in ("scale", "gate"))))
         shortcut += self.join_scale(candidate.shortcut)
         branches = [(*b, *self.join_scale(t)) for b, t in zip(branches, candidate.branches, strict=True)]
         form = UnitForm(
@@ -96,7 +99,8 @@ class _Describer:
         composite = False
         for step in steps:
             if step.kind == "norm" and self.nodes[step.node].op in ops.MULTIPLY:
-                centred = self.nodes[self.links.strip(step.source)].op == "sub"
+                before = self.routes.steps(self.links.strip(step.source))
+                centred = bool(before) and before[0].kind == "center"
                 out.append(Op("norm", "layer" if centred else "rms"))
                 composite = True
                 continue
@@ -182,9 +186,10 @@ class _Describer:
             i = self.nodes[i].inputs[0]
         while i in candidate.region:
             steps = self.routes.steps(i)
-            if len(steps) != 1 or steps[0].kind not in _TAIL_KINDS or steps[0].source not in candidate.region:
+            if len(steps) != 1 or steps[0].source not in candidate.region:
                 break
-            if steps[0].kind == "center":
+            gated = steps[0].kind == "gate" and self.interpolated(steps[0].source, candidate) is not None
+            if steps[0].kind not in _TAIL_KINDS and not gated:
                 break
             nodes.append(i)
             i = steps[0].source
@@ -225,6 +230,9 @@ class _Describer:
                 out += self.route_ops(pending)
                 pending = []
                 op = Op("weight", step.detail)
+                if op.detail == "attention":  # scores and values are two products of one attention
+                    while out and out[-1].kind in ("scale", "dropout") and op in out[-4:]:
+                        out.pop()
                 if not (op.detail == "attention" and out and out[-1] == op):
                     out.append(op)
             else:
@@ -249,17 +257,27 @@ class _Describer:
             weighted = any(not self.nodes[j].data for j in node.inputs)
             return Step("weight", "linear" if weighted else "attention", i, inside[-1])
         if node.op in ops.ATTENTION or node.op in ops.BATCHED_MATMUL:
-            return Step("weight", "attention", i, inside[-1])
+            weighted = node.op in ops.BATCHED_MATMUL and any(not self.nodes[j].data for j in node.inputs)
+            return Step("weight", "linear" if weighted else "attention", i, inside[-1])
         if node.op in ops.ACTIVATION:
             return Step("activation", ops.activation_name(node.op, node.attrs), i, first)
         light = [s for s in self.routes.steps(i) if s.source in inside]
         if light and light[0].kind not in ("projection", "kernel"):
             return light[0]
-        if node.op in ops.HEAVY:
+        if node.op in ops.HEAVY and node.op not in ("softmax", "safe_softmax"):
             return Step("weight", node.op, i, first)
         if node.op in ops.MULTIPLY and len(inside) == 2 and (written_out := self.activation_by_hand(i, inside)):
             return written_out
+        if i in self.inner:  # a unit inside the branch: the line goes through its branch, not along its shortcut
+            return Step("view", node.op, i, self.inner[i].branches[0].node)
+        if len(inside) > 1:
+            first = max(inside, key=lambda j: self.weights_between(candidate.x, j))
         return Step("view", node.op, i, first)
+
+    def weights_between(self, start: int, end: int) -> int:
+        """How many weighted layers lie on the ways between two nodes."""
+        weighted = ops.CONVOLUTION | ops.MATMUL | ops.ATTENTION
+        return sum(self.nodes[i].op in weighted for i in self.links.region(start, end))
 
     def activation_by_hand(self, i: int, inside: list[int]) -> Step | None:
         """GELU or SiLU written out: a product of two pointwise functions of one value."""
@@ -268,10 +286,19 @@ class _Describer:
         if not common:
             return None
         start = common.bit_length() - 1
-        region = {self.nodes[j].op for j in self.links.region(start, i)}
-        if not region <= ops.POINTWISE or not region & {"tanh", "erf", "sigmoid"}:
+        made_of = [self.nodes[j].op for j in self.links.region(start, i)]
+        if not set(made_of) <= ops.POINTWISE:
             return None
-        return Step("activation", "silu" if "sigmoid" in region else "gelu", i, start)
+        cubic = "pow" in made_of or made_of.count("mul") > 3
+        if "erf" in made_of or ("tanh" in made_of and cubic):
+            name = "gelu"
+        elif "sigmoid" in made_of:
+            name = "silu"
+        elif "tanh" in made_of and "softplus" in made_of:
+            name = "mish"
+        else:
+            return None
+        return Step("activation", name, i, start)
 
     def convolution(self, node: Node) -> str:
         """A convolution of a branch, e.g. ``conv3x3/2``; depthwise and grouped ones are marked."""
@@ -286,14 +313,20 @@ def describe(found: Found) -> list[Described]:
     """Write down every candidate; a norm after the last unit of a pre-norm chain is the chain's, not the unit's."""
     describer = _Describer(found)
     describer.after.bases = {c.base for c in found.candidates}
+    describer.after.inside = {j for c in found.candidates for j in c.inner}
     merges = merge_candidates(found, lambda c: describer.after.walk(c.join)[2])
     if merges:
         found.candidates = sorted([*found.candidates, *merges], key=lambda c: c.join)
         nest(found.candidates)
         describer.after.bases = {c.base for c in found.candidates}
+        describer.after.inside = {j for c in found.candidates for j in c.inner}
+        describer.inner = {c.join: c for c in found.candidates}
     described = [describer.describe(c) for c in found.candidates]
     links = found.links
     bases = {d.candidate.base for d in described}
+    consumed = {i for d in described for tail in d.tails for i in tail.nodes}
+    consumed |= {s.node for d in described for s in d.candidate.route.steps}
+    found.rejected = [r for r in found.rejected if r.join not in consumed]
     followed = [
         links.strip(d.candidate.join) in bases
         or any(b == links.strip(d.end) or _gated_from(b, d.end, found) for b in bases if b >= d.end)
@@ -310,6 +343,15 @@ def describe(found: Found) -> list[Described]:
             )
             unit.after_nodes, unit.after_steps, unit.end = (), [], unit.candidate.join
     return described
+
+
+def _complement(factor: tuple[Op, ...]) -> Op:
+    """One minus a factor: of a number, of a gate; of a learned scale another learned scale."""
+    if len(factor) == 1 and factor[0].kind == "gate":
+        return Op("gate", "g" if factor[0].detail == "1-g" else "1-g")
+    if len(factor) == 1 and isinstance(factor[0].detail, float):
+        return Op("scale", 1.0 - factor[0].detail)
+    return Op("scale", factor[0].detail if factor and factor[0].kind == "scale" else "tensor")
 
 
 def _gated_from(base: int, end: int, found: Found) -> bool:

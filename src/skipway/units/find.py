@@ -182,7 +182,7 @@ class _Finder:
             return None
         root = nodes[join]
         why = Counter() if why is None else why
-        best: tuple[tuple[int, int], Candidate] | None = None
+        best: tuple[tuple[int, bool, int], Candidate] | None = None
         for term in terms:
             if math.prod(nodes[term.node].shape) != math.prod(root.shape):
                 continue
@@ -195,11 +195,14 @@ class _Finder:
             walls = {t.node for t in others} | {links.strip(t.node) for t in others}
             wall = frozenset(walls - {links.strip(term.node)})
             for x, route in self.routes.back(term.node, union, wall).items():
-                key = (route.cost, -x)
-                if best is not None and key >= best[0]:
+                if best is not None and (route.cost, False, -x) >= best[0]:
                     continue
                 branches = [t for t in others if links.descends(t.node, x)]
                 work = work_between(links, self.routes, x, [t.node for t in branches])
+                # Both sides of (1-z)·x + z·y lead back lightly; the stream is the one that the other is computed from.
+                key = (route.cost, "gate" in route.kinds() and self._takes_in_more(x, work.region), -x)
+                if best is not None and key >= best[0]:
+                    continue
                 reason = self.objection(root, term, route, work)
                 if reason:
                     why[reason] += 1
@@ -211,6 +214,14 @@ class _Finder:
                     Candidate(join, adds, x, links.strip(x), term, route, branches, sides, frozenset(work.region)),
                 )
         return best[1] if best else None
+
+    def _takes_in_more(self, x: int, region: set[int]) -> bool:
+        """Whether data from elsewhere than x enters a branch."""
+        links = self.links
+        inside = region | {x, links.strip(x)}
+        return any(
+            j not in inside and links.strip(j) not in inside for i in region for j in links.data_inputs(self.nodes[i])
+        )
 
     def objection(self, root: Node, term: Term, route: Route, work: Work) -> str:
         """Why a reading of a join is not a unit, empty if nothing speaks against it."""
@@ -276,6 +287,9 @@ class _Finder:
         terms_of = self.groups()
         for join in sorted(terms_of):
             why: Counter[str] = Counter()
+            if self.nodes[join].op == "sub" and self.routes.interpolates(join):
+                reasons[join] = "part of an interpolation"
+                continue
             candidate = self.best(join, terms_of[join], why)
             if candidate is None:
                 reasons[join] = next(iter(why), "no operand leads back to what the others compute from")

@@ -124,6 +124,12 @@ def mixing_joins(found: Found) -> list[tuple[int, str]]:
         stack = nodes[links.strip(data[0])]
         if node.op in ("sum", "mean") and not _over_stack(node, stack):
             continue
+        if (
+            node.op in ops.MATMUL
+            and stack.op == "cat"
+            and stack.attrs.get("dim", 0) % len(stack.shape) == len(stack.shape) - 1
+        ):
+            continue  # a linear layer on concatenated features
         if stack.op not in ("stack", "cat") or not _holds_stream_and_branch(stack.inputs, links):
             continue
         joins.append((node.id, f"a {node.op} mixes a stream with what was computed from it"))

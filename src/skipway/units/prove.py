@@ -240,8 +240,12 @@ class _Replacement(DispatchMode):
         weight: torch.Tensor | float | None = None
         if fused == "lerp":
             weight = args[2] if len(args) > 2 else kwargs.get("weight")
-        elif fused == "addcmul":
-            weight = args[2]
+        elif fused in ("addcmul", "addcdiv"):
+            product = self.nodes[node.inputs[1]]
+            branch_is_second = self.nodes[product.inputs[0]].data
+            weight = args[2] if branch_is_second else args[1]
+            if fused == "addcdiv" and branch_is_second:
+                weight = 1.0 / weight
         elif fused in ("addmm", "baddbmm", "addbmm", "addmv"):
             for tail in unit.unit.tails:
                 if is_fused_part(self.nodes[tail.output]):  # F's output exists nowhere: put R where the sum is made

@@ -146,12 +146,34 @@ class Routes:
     def _bias(self, node: Node, data: list[int]) -> list[Step]:
         if len(data) == 1 and len(node.inputs) <= 2 and node.shape == self.nodes[data[0]].shape:
             return [Step("bias", node.op, node.id, data[0])]
+        if node.op == "sub" and len(node.inputs) == 2 and self.interpolates(node.id):
+            return [Step("view", "interpolation", node.id, node.inputs[0])]
         if node.op == "sub" and len(data) == 2:
             value, mean = data
             of = self.links.data_inputs(self.nodes[mean])
             if self.nodes[mean].op == "mean" and of and self.links.strip(of[0]) == self.links.strip(value):
                 return [Step("center", "", node.id, value)]
         return []
+
+    def interpolates(self, i: int) -> bool:
+        """Whether i is the difference in b + a·(x − b), the long spelling of a lerp of x and b."""
+        data = [
+            j for j in self.nodes[i].inputs if self.nodes[j].floating
+        ]  # the state before the first step is a constant
+        readers = self.links.readers(i)
+        if len(data) != 2 or len(readers) != 1 or -1 in readers:
+            return False
+        product = next(iter(readers))
+        factor = self.nodes[product]
+        if factor.op not in ops.MULTIPLY:
+            return False
+        sums = self.links.readers(product)
+        if len(sums) != 1 or -1 in sums:
+            return False
+        end = self.nodes[next(iter(sums))]
+        taken = self.links.strip(data[1])
+        others = [self.links.strip(j) for j in end.inputs]
+        return end.op == "add" and len(others) == 2 and taken in others
 
     def _multiplication(self, node: Node, data: list[int]) -> list[Step]:
         if len(data) == 1:
@@ -203,7 +225,7 @@ class Routes:
                 rescaled = mask.attrs.get("scalar")
             if mask.op == "bernoulli":
                 keep = mask.attrs.get("p")
-                return 1.0 - keep if isinstance(keep, (int, float)) and rescaled == keep else None
+                return round(1.0 - keep, 12) if isinstance(keep, (int, float)) and rescaled == keep else None
             pending += [j for j in mask.inputs if self.nodes[j].taint & RAND]
         return None
 
