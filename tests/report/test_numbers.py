@@ -15,7 +15,7 @@ from skipway.report.numbers import bytes_text, cosine, count_text, percent, shor
     ("value", "text"),
     [
         (None, "–"), (0.0, "0"), (1.0, "1.00"), (0.8349, "0.83"), (9.96, "10.0"), (99.6, "100"), (1234.0, "1234"),
-        (12345.0, "1.2e4"), (0.0021, "2.1e-3"), (-0.012, "-0.01"), (math.inf, "inf"), (math.nan, "nan"),
+        (12345.0, "1.2e4"), (0.0021, "2.1e-3"), (-0.012, "-0.012"), (0.046875, "0.047"), (math.inf, "inf"), (math.nan, "nan"),
         (1e-300, "1.0e-300"),
     ],
 )  # fmt: skip

@@ -21,6 +21,8 @@ def short(value: float | None) -> str:
         return f"{mantissa}e{int(exponent)}"
     if size >= 99.5:
         return f"{value:.0f}"
+    if size < 0.0995:
+        return f"{value:.3f}"
     return f"{value:.1f}" if size >= 9.95 else f"{value:.2f}"
 
 
