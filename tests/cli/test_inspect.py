@@ -239,6 +239,26 @@ def test_models_that_cannot_be_loaded(skipway, arguments: list[str], text: str) 
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("place", ["import", "factory", "forward"])
+def test_a_model_that_exits_is_a_failure_and_not_clean(skipway, tmp_path: Path, place: str) -> None:
+    """`sys.exit(0)` in the user's code must not read as exit code 0, no findings."""
+    leave = "raise SystemExit(0)"
+    (tmp_path / "leaves.py").write_text(
+        f"from torch import nn\n{leave if place == 'import' else ''}\n"
+        f"class Leaving(nn.Linear):\n    def forward(self, x):\n        {leave}\n"
+        f"def build():\n    {leave if place == 'factory' else 'return Leaving(8, 8)'}\n"
+    )
+    code, out, err = skipway("inspect", f"{tmp_path / 'leaves.py'}:build", "--input", "4,8")
+    assert (code, out) == (2, "")
+    assert "SystemExit" in err
+
+
+def test_an_input_too_large_to_be_meant_is_refused(skipway) -> None:
+    code, out, err = skipway("inspect", zoo("Healthy"), "--input", "1000000,1000000")
+    assert (code, out) == (3, "")
+    assert "an input of 1e+12 values" in err
+
+
 def test_a_missing_package_is_said(skipway, monkeypatch: pytest.MonkeyPatch) -> None:
     import builtins
 
