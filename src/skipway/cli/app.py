@@ -26,7 +26,7 @@ __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="skipway",
-    help="Build, train and X-ray residual networks.",
+    help="Build and X-ray residual networks.",
     epilog="Exit codes of inspect: 0 clean, 1 findings at or above --fail-on, 2 model not loaded or not run, 3 usage.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -49,7 +49,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Build, train and X-ray residual networks."""
+    """Build and X-ray residual networks."""
 
 
 @app.command("list")
