@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Preserved", "preserved"]
 
 _Member = TypeVar("_Member", bound=torch.Tensor)
-_CONTAINERS: Final = (dict, list, set, collections.OrderedDict, collections.deque, collections.defaultdict)
+_CONTAINERS: Final = frozenset({dict, list, set, collections.OrderedDict, collections.deque, collections.defaultdict})
+_SPECIAL: Final = _CONTAINERS | {torch.Generator}
 
 
 class Preserved:
@@ -33,7 +34,8 @@ class Preserved:
         self._modules = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._scripted = len(self._modules) < len(modules)
         self._dicts = [dict(vars(m)) for m in self._modules]
-        containers = [v for attributes in self._dicts for v in attributes.values() if type(v) in _CONTAINERS]
+        special = [v for attributes in self._dicts for v in attributes.values() if type(v) in _SPECIAL]
+        containers = [v for v in special if type(v) in _CONTAINERS]
         # Nearly all are hook tables, and empty: those are only looked at, in one go.
         self._filled = [(container, _content(container)) for container in filter(None, containers)]
         self._empty = [container for container in containers if not container]
@@ -44,12 +46,7 @@ class Preserved:
         self._storages = {p.untyped_storage()._cdata: p for p, *_ in self._parameters if p.layout is torch.strided}
         self._written: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         self._rng = _rng_state()
-        self._generators = [
-            (value, value.get_state())
-            for attributes in self._dicts
-            for value in attributes.values()
-            if isinstance(value, torch.Generator)
-        ]
+        self._generators = [(g, g.get_state()) for g in special if type(g) is torch.Generator]
 
     def _members(self, table: str, walk: Callable[[], Iterable[_Member]]) -> list[_Member]:
         """Parameters or buffers, each once; read from the attributes at hand unless some module is scripted."""
