@@ -104,7 +104,7 @@ def _inspected(
     inner = unwrapped(model)
     if _on_meta(inner):
         batch = copied(batch, lambda t: t.to("meta"))
-    _check(inner, batch)
+    _check(batch)
     notes = [] if optimizer is None else ["no rule of this version looks at the optimizer"]
     trace = _recorded(inner, batch)
     found = find(trace.graph)
@@ -171,7 +171,7 @@ def _inspected(
         findings=run_rules(evidence),
         unexplained=unexplained,
         slopes=slopes(units, layers),
-        totals=_totals(inner, trace),
+        totals=_totals(trace),
         runs=runs,
         notes=notes,
         environment=_environment(inner),
@@ -180,10 +180,11 @@ def _inspected(
 
 
 def _on_meta(model: nn.Module) -> bool:
-    return any(p.device.type == "meta" for p in model.parameters())
+    first = next(model.parameters(), None)
+    return first is not None and first.device.type == "meta"
 
 
-def _check(model: nn.Module, batch: Batch) -> None:
+def _check(batch: Batch) -> None:
     args, kwargs = call_arguments(batch)
     for k, tensor in enumerate(tensors_of((args, kwargs))):
         if tensor.is_floating_point() and tensor.device.type != "meta" and tensor.isnan().any():
@@ -191,18 +192,13 @@ def _check(model: nn.Module, batch: Batch) -> None:
                 f"tensor {k} of the batch holds {int(tensor.isnan().sum())} NaN of {tensor.numel()} values",
                 "a batch without NaN, so that what is measured is the model's own doing",
             )
-    lazy = next((n for n, p in model.named_parameters() if isinstance(p, nn.UninitializedParameter)), None)
-    if lazy:
-        raise SkipwayError(
-            f"parameter {lazy!r} is not initialised (a lazy module)",
-            "a model that has run once",
-            "model(*batch) before",
-        )
 
 
 def _recorded(model: nn.Module, batch: Batch) -> Trace:
     try:
         return record(model, batch)
+    except SkipwayError:
+        raise
     except (Exception, SystemExit) as error:
         raise ModelRunError(
             f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
@@ -292,14 +288,14 @@ def _why_none(trace: Trace, unexplained: list[Unexplained], trivial: int) -> str
 
 
 def _has_fresh_batch_norm(model: nn.Module) -> bool:
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001  # their base class  # their base class
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001  # their base class
     return any(m.num_batches_tracked is not None and int(m.num_batches_tracked) == 0 for m in norms)
 
 
-def _totals(model: nn.Module, trace: Trace) -> Mapping[str, int]:
+def _totals(trace: Trace) -> Mapping[str, int]:
     nodes = trace.graph.nodes
     return {
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(trace.graph.parameter_sizes),
         "flops": sum(n.flops for n in nodes),
         "activation_bytes": sum(n.nbytes for n in nodes),
         "operations": trace.operations,

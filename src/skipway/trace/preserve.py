@@ -128,23 +128,28 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer))
 
 
-def _content(container: Any) -> list[Any]:
-    """What a container holds, in order."""
-    return list(container.items()) if isinstance(container, dict) else list(container)
+def _content(container: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """What a container holds, in order: its members, and for a dictionary their values."""
+    return tuple(container), tuple(container.values()) if isinstance(container, dict) else ()
 
 
-def _refill(container: Any, content: list[Any]) -> None:
+def _refill(container: Any, content: tuple[tuple[Any, ...], tuple[Any, ...]]) -> None:
     """Give a container its old content back, in place and in order."""
-    now = _content(container)
-    if len(now) == len(content) and all(_is_same(a, b) for a, b in zip(now, content, strict=True)):
+    members, values = content
+    now = container.values() if isinstance(container, dict) else ()
+    if (
+        len(container) == len(members)
+        and all(map(operator.is_, container, members))
+        and all(map(operator.is_, now, values))
+    ):
         return
     container.clear()
-    (container.update if isinstance(container, (dict, set)) else container.extend)(content)
-
-
-def _is_same(a: Any, b: Any) -> bool:
-    """The same object; of a dictionary's items the same key and value."""
-    return a is b or (type(a) is tuple and type(b) is tuple and len(a) == len(b) == 2 and a[0] is b[0] and a[1] is b[1])
+    if isinstance(container, dict):
+        container.update(zip(members, values, strict=True))
+    elif isinstance(container, set):
+        container.update(members)
+    else:
+        container.extend(members)
 
 
 def _rng_state() -> tuple[Any, ...]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import flop_registry
 
+from skipway.errors import SkipwayError
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
 from skipway.trace.graph import CONST, PARAM, SPLIT_ON_ENTRY, Graph, Node
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Operation", "Trace", "flat_tensors", "operation", "record"]
 
-# Operations whose non-tensor arguments classification reads.
-_WITH_ATTRIBUTES: Final = (
-    ops.MULTIPLY | ops.ADD | ops.PAD | ops.CONVOLUTION | ops.POOL | ops.DROPOUT | ops.ACTIVATION
-    | frozenset({"bernoulli", "slice", "select", "pow", "sum", "mean", "stack", "cat", "as_strided"})
-    | frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp"})
+# The arguments that classification reads.
+_READ: Final = frozenset(
+    {
+        "alpha", "beta", "dim", "end", "groups", "kernel_size", "max_val", "min_val", "other", "p", "scale", "start",
+        "step", "stride", "train", "value",
+    }
 )  # fmt: skip
 _SPLITS: Final = frozenset(
     ["split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk", "tensor_split"]
@@ -52,7 +53,7 @@ class Operation:
     makes_space: bool
     is_view: bool
     normalises: bool
-    has_attributes: bool
+    read: tuple[tuple[int, str], ...]
     plain: bool
 
     def count(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
@@ -89,7 +90,7 @@ def operation(func: Any) -> Operation:
             makes_space=op in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
             is_view=op in ops.VIEW,
             normalises=op in ops.NORM,
-            has_attributes=op in _WITH_ATTRIBUTES,
+            read=tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.name in _READ),
             plain=op not in SPLIT_ON_ENTRY,
         )
     return known
@@ -144,21 +145,38 @@ class _Recorder(DispatchMode):
         self._leaves: dict[int, tuple[str, int]] = {}
         self._views: dict[Any, dict[Any, tuple[int, int]]] = {}
         self._writes: defaultdict[Any, list[tuple[int, int, bool, Any]]] = defaultdict(list)
-        self._alive: dict[Any, Any] = {}
+        self._alive: list[torch.Tensor] = []
+        self._weak: list[int] = []
         self._time = 0
         self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
 
+    def close(self) -> None:
+        """Give the weak references back."""
+        for reference in self._weak:
+            torch.UntypedStorage._free_weak_ref(reference)
+        self._weak.clear()
+
     def own(self, modules: list[tuple[str, nn.Module]]) -> None:
         """Learn which storages are parameters and buffers."""
+        leaves, names, sizes = self._leaves, self.graph.parameter_names, self.graph.parameter_sizes
         for prefix, module in modules:
-            for name, parameter in module.named_parameters(recurse=False):
+            for name, parameter in module._parameters.items():  # noqa: SLF001  # the public walk takes ten times as long
+                if parameter is None:
+                    continue
+                path = f"{prefix}.{name}" if prefix else name
+                if isinstance(parameter, nn.UninitializedParameter):
+                    raise SkipwayError(
+                        f"parameter {path!r} is not initialised (a lazy module)", "a model that has run once",
+                        "model(*batch) before",
+                    )  # fmt: skip
                 storage = _identity(parameter)[0]
-                if storage not in self._leaves:
-                    self._leaves[storage] = ("param", len(self.graph.parameter_names))
-                    self.graph.parameter_names.append(f"{prefix}.{name}" if prefix else name)
-                    self.graph.parameter_sizes.append(parameter.numel())
-            for buffer in module.buffers(recurse=False):
-                self._leaves.setdefault(_identity(buffer)[0], ("const", 0))
+                if storage not in leaves:
+                    leaves[storage] = ("param", len(names))
+                    names.append(path)
+                    sizes.append(parameter.numel())
+            for buffer in module._buffers.values():  # noqa: SLF001  # as above
+                if buffer is not None:
+                    leaves.setdefault(_identity(buffer)[0], ("const", 0))
 
     def _is_owned(self, tensor: torch.Tensor) -> bool:
         return not tensor.is_complex() and _identity(tensor)[0] in self._leaves
@@ -171,10 +189,9 @@ class _Recorder(DispatchMode):
         if shown is None:
             shown = self._views[storage] = {}
             if view is None:
-                self._alive[storage] = tensor
+                self._alive.append(tensor)
             elif storage not in self._leaves:  # what the model owns stays alive by itself
-                untyped = tensor.untyped_storage()
-                self._alive[storage] = StorageWeakRef(untyped)
+                self._weak.append(tensor.untyped_storage()._weak_ref())  # type: ignore[arg-type]  # an address
         shown[view] = (node, self._time)
         if write:
             covers = view is None or tensor.numel() * tensor.element_size() >= tensor.untyped_storage().nbytes()
@@ -238,7 +255,7 @@ class _Recorder(DispatchMode):
         read = self.read
         # A norm's statistics are no part of the signal.
         inputs = [read(t) for t in (tensors[:3] if known.normalises else tensors)]
-        attrs = _attributes(known, args, kwargs) if known.has_attributes else {}
+        attrs = _attributes(known, args, kwargs) if known.read or op == "lerp" else {}
         written: list[torch.Tensor] = []
         if known.writes:
             written = known.written(args, kwargs)
@@ -312,13 +329,16 @@ def record(model: nn.Module, batch: Batch) -> Trace:
     with preserved(model) as snapshot, eager(), ModuleStack(model, graph.calls) as stack, torch.no_grad():
         addresses = _Addresses(stack)
         recorder = _Recorder(graph, stack, addresses, snapshot)
-        recorder.own(stack.modules)
-        for tensor in tensors_of((args, kwargs)):
-            recorder.know(tensor, graph.leaf("input", tensor, data=True).id)
-        with recorder, addresses:
-            output = model(*args, **kwargs)
-        for tensor in output_tensors(output):
-            graph.outputs.append(recorder.read(tensor))
+        try:
+            recorder.own(stack.modules)
+            for tensor in tensors_of((args, kwargs)):
+                recorder.know(tensor, graph.leaf("input", tensor, data=True).id)
+            with recorder, addresses:
+                output = model(*args, **kwargs)
+            for tensor in output_tensors(output):
+                graph.outputs.append(recorder.read(tensor))
+        finally:
+            recorder.close()
         writes = snapshot.parameters_written
     graph.reseed()
     return Trace(graph, recorder.count, writes)
@@ -369,13 +389,9 @@ def flat_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Te
 
 
 def _attributes(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    attrs = {
-        name: value
-        for name, value in zip(known.names, args, strict=False)
-        if not isinstance(value, torch.Tensor)
-        and not (isinstance(value, (list, tuple)) and value and isinstance(value[0], torch.Tensor))
-    }
-    attrs.update((k, v) for k, v in kwargs.items() if not isinstance(v, torch.Tensor))
+    attrs = {n: args[i] for i, n in known.read if i < len(args) and not isinstance(args[i], torch.Tensor)}
+    if kwargs:
+        attrs.update((k, v) for k, v in kwargs.items() if k in _READ and not isinstance(v, torch.Tensor))
     if known.op in ops.MULTIPLY or known.op in ops.ADD:
         second = args[1] if len(args) > 1 else None
         attrs["scalar"] = second if isinstance(second, (int, float)) else None
