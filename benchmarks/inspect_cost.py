@@ -118,7 +118,7 @@ def measure(entry: ZooModel, *, repeats: int, memory: bool) -> Measured | str:
             for action in work.values():
                 action()
     except RuntimeError as error:
-        return f"{entry.name}: {str(error).splitlines()[0]}"
+        return f"{entry.name}: forward + backward twice fails by itself: {str(error).partition('.')[0][:90]}"
     for _ in range(repeats):
         for name, action in work.items():
             found.seconds.setdefault(name, []).append(timed(action))

@@ -19,7 +19,6 @@ __all__ = ["Preserved", "preserved"]
 
 _Member = TypeVar("_Member", bound=torch.Tensor)
 _CONTAINERS: Final = frozenset({dict, list, set, collections.OrderedDict, collections.deque, collections.defaultdict})
-_SPECIAL: Final = _CONTAINERS | {torch.Generator}
 
 
 class Preserved:
@@ -34,19 +33,28 @@ class Preserved:
         self._modules = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._scripted = len(self._modules) < len(modules)
         self._dicts = [dict(vars(m)) for m in self._modules]
-        special = [v for attributes in self._dicts for v in attributes.values() if type(v) in _SPECIAL]
-        containers = [v for v in special if type(v) in _CONTAINERS]
-        # Nearly all are hook tables, and empty: those are only looked at, in one go.
-        self._filled = [(container, _content(container)) for container in filter(None, containers)]
-        self._empty = [container for container in containers if not container]
-        self._buffers = [(b, b.data, b.detach().clone()) for b in self._members("_buffers", model.buffers)]
+        self._filled: list[tuple[Any, Any]] = []
+        self._empty: list[Any] = []  # nearly all are hook tables, and empty: those are only looked at, in one go
+        self._generators: list[tuple[torch.Generator, torch.Tensor]] = []
+        for attributes in self._dicts:
+            for value in attributes.values():
+                kind = type(value)
+                if kind in _CONTAINERS:
+                    if value:
+                        self._filled.append((value, _content(value)))
+                    else:
+                        self._empty.append(value)
+                elif kind is torch.Generator:
+                    self._generators.append((value, value.get_state()))
+        with torch.no_grad():
+            self._buffers = [(b, b.data, b.data_ptr(), b.clone()) for b in self._members("_buffers", model.buffers)]
         self._parameters = [
-            (p, p.data, p.grad, p.requires_grad, p._version) for p in self._members("_parameters", model.parameters)
+            (p, p.data, p.data_ptr(), p.grad, p.requires_grad, p._version)
+            for p in self._members("_parameters", model.parameters)
         ]
         self._storages = {p.untyped_storage()._cdata: p for p, *_ in self._parameters if p.layout is torch.strided}
         self._written: dict[int, tuple[nn.Parameter, torch.Tensor]] = {}
         self._rng = _rng_state()
-        self._generators = [(g, g.get_state()) for g in special if type(g) is torch.Generator]
 
     def _members(self, table: str, walk: Callable[[], Iterable[_Member]]) -> list[_Member]:
         """Parameters or buffers, each once; read from the attributes at hand unless some module is scripted."""
@@ -73,7 +81,7 @@ class Preserved:
     @property
     def parameters_written(self) -> bool:
         """Whether a parameter has been written to since the snapshot."""
-        return bool(self._written) or any(p._version != version for p, _, _, _, version in self._parameters)
+        return bool(self._written) or any(p._version != version for p, *_, version in self._parameters)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -88,13 +96,13 @@ class Preserved:
                 current.clear()
                 current.update(attributes)
         with torch.no_grad():
-            for buffer, data, copy in self._buffers:
-                if buffer.data_ptr() != data.data_ptr() or buffer.shape != data.shape:
+            for buffer, data, address, copy in self._buffers:
+                if buffer.data_ptr() != address or buffer.shape != copy.shape:
                     buffer.data = data
                 if buffer.device.type != "meta" and not torch.equal(buffer, copy):
                     buffer.copy_(copy)
-            for parameter, data, grad, requires_grad, _ in self._parameters:
-                if parameter.data_ptr() != data.data_ptr() or parameter.shape != data.shape:
+            for parameter, data, address, grad, requires_grad, _ in self._parameters:
+                if parameter.data_ptr() != address or parameter.shape != data.shape:
                     parameter.data = data
                 if parameter.grad is not grad:
                     parameter.grad = grad
