@@ -164,7 +164,7 @@ def _finite(value: float) -> float | None:
 
 def _layers(links: Links) -> list[int]:
     """Outputs of weighted layers, in order."""
-    weighted = ops.CONVOLUTION | ops.MATMUL
+    weighted = ops.WEIGHTED
     return [
         n.id for n in links.nodes
         if n.op in weighted and n.floating and n.data and links.alive[n.id]

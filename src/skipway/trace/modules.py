@@ -81,7 +81,8 @@ class ModuleStack:
 def _first_shape(value: Any) -> tuple[int, ...]:
     """Shape of the first tensor of an argument list or output, as far as it is easily seen."""
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape)
+        with torch._C.DisableTorchFunction():  # noqa: SLF001  # else the function mode sees this as the model's doing
+            return tuple(value.shape)
     if isinstance(value, (tuple, list)) and value:
         return _first_shape(value[0])
     return ()

@@ -10,8 +10,8 @@ from typing import Final
 
 __all__ = [
     "ACTIVATION", "ADD", "ATTENTION", "BATCHED_MATMUL", "CONVOLUTION", "DROPOUT", "HEAVY", "LOOKUP", "MATMUL",
-    "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE", "SOURCELESS", "VIEW",
-    "activation_name", "norm_name",
+    "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE", "SOURCELESS", "SUBSTANTIAL", "VIEW",
+    "WEIGHTED", "WORKING", "activation_name", "norm_name",
 ]  # fmt: skip
 
 
@@ -84,6 +84,11 @@ HEAVY: Final = (
         "softmax safe_softmax native_multi_head_attention transformer_encoder_layer_fwd grouped_mm"
     )
 )
+# Weights times a signal: with attention, what makes a branch worth its parameters.
+WEIGHTED: Final = CONVOLUTION | MATMUL
+WORKING: Final = WEIGHTED | ATTENTION
+# Makes a branch a branch.
+SUBSTANTIAL: Final = HEAVY | NORM
 # May stand between a join and the end of what follows it.
 POINTWISE: Final = (
     _words(

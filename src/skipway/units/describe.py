@@ -276,7 +276,7 @@ class _Describer:
 
     def weights_between(self, start: int, end: int) -> int:
         """How many weighted layers lie on the ways between two nodes."""
-        weighted = ops.CONVOLUTION | ops.MATMUL | ops.ATTENTION
+        weighted = ops.WORKING
         return sum(self.nodes[i].op in weighted for i in self.links.region(start, end))
 
     def activation_by_hand(self, i: int, inside: list[int]) -> Step | None:

@@ -168,7 +168,7 @@ class _Finder:
         for unit in inner:
             if unit is not None and (taken == unit.x or self.links.descends(taken, unit.x)):
                 between = self.links.region(unit.x, taken)
-                if not any(self.nodes[i].op in ops.CONVOLUTION | ops.MATMUL | ops.ATTENTION for i in between):
+                if not any(self.nodes[i].op in ops.WORKING for i in between):
                     return True
         return False
 
@@ -236,7 +236,7 @@ class _Finder:
             if "kernel" in kinds and not work.weighted:
                 return "a convolution of the values beside their attention"
             if "activation" in kinds:
-                weights = sum(self.nodes[i].op in ops.CONVOLUTION | ops.MATMUL for i in work.region)
+                weights = sum(self.nodes[i].op in ops.WEIGHTED for i in work.region)
                 if weights < 2:
                     return "both operands are linear maps of one tensor"
         negative = sum(s.kind == "scale" and s.detail.startswith("-") for s in route.steps) % 2
@@ -376,7 +376,7 @@ def work_between(links: Links, routes: Routes, x: int, ends: list[int]) -> Work:
             or (node.op in ops.MULTIPLY and len(links.data_inputs(node)) > 1)
         ):
             work.nonlinear = True
-        if node.op in ops.CONVOLUTION | ops.MATMUL and any(not nodes[j].data for j in node.inputs):
+        if node.op in ops.WEIGHTED and any(not nodes[j].data for j in node.inputs):
             work.weighted = True
             work.spatial |= node.op in ops.CONVOLUTION and any(k > 1 for k in routes.kernel(node))
     return work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skipway.trace.graph import RAND, Graph, Node
-from skipway.trace.ops import ATTENTION, HEAVY, NORM, VIEW
+from skipway.trace.ops import SUBSTANTIAL, VIEW
 
 __all__ = ["Links"]
 
@@ -109,4 +109,4 @@ class Links:
 
     def is_heavy(self, i: int) -> bool:
         """Whether a node makes a branch a branch: weights, attention, pooling, normalisation."""
-        return self.nodes[i].op in HEAVY or self.nodes[i].op in NORM or self.nodes[i].op in ATTENTION
+        return self.nodes[i].op in SUBSTANTIAL

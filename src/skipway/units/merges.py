@@ -62,7 +62,7 @@ def _product(node: Node, found: Found) -> Candidate | None:
             work = work_between(links, routes, x, [b])
             if not set(route.kinds()) <= _ON_PRODUCT or not work.weighted:
                 continue
-            weights = sum(links.nodes[i].op in ops.CONVOLUTION | ops.MATMUL for i in work.region)
+            weights = sum(links.nodes[i].op in ops.WEIGHTED for i in work.region)
             if route.cost and weights < 2:
                 continue  # a gated linear unit
             shortcut, branch = Term(a, node.id, position), Term(b, node.id, 1 - position)

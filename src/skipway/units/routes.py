@@ -25,6 +25,7 @@ _COST: Final = {
     "norm": 2, "slice": 2, "pad": 2, "pool": 3, "projection": 5, "activation": 6, "kernel": 7,
 }  # fmt: skip
 _GATES: Final = frozenset({"sigmoid", "hardsigmoid", "softmax", "safe_softmax"})
+_IN_GATE: Final = ops.VIEW | ops.SLICE | ops.ADD | ops.MULTIPLY
 _ROOTS: Final = frozenset({"rsqrt", "sqrt", "reciprocal", "linalg_vector_norm", "norm", "pow"})
 _MEANS: Final = frozenset({"mean", "var", "sum", "var_mean", "linalg_vector_norm", "norm"})
 _SPLIT_LIKE: Final = frozenset({"slice", "index", "narrow", "split", "split_with_sizes", "chunk", "unbind"})
@@ -254,7 +255,7 @@ class Routes:
                 return None
             if node.op in ("rsub", "neg") or (node.op == "sub" and not self.nodes[node.inputs[0]].data):
                 flipped = not flipped
-            elif node.op not in ops.VIEW | ops.SLICE | ops.ADD | ops.MULTIPLY:
+            elif node.op not in _IN_GATE:
                 return None
             i = data[0]
         return None

@@ -19,6 +19,7 @@ _FEWEST_EQUALS: Final = 4
 _SHARE_WITH_SHORTCUT: Final = 0.75
 _DEEP: Final = 20
 _DECAY: Final = 1e-2
+_WORK: Final = ops.WORKING
 
 
 @rule(
@@ -53,11 +54,12 @@ def missing_shortcut(evidence: Evidence) -> Iterator[Finding]:
 def _odd_one_out(evidence: Evidence, fix: str, source: str) -> Iterator[Finding]:
     graph = evidence.graph
     holding = {call for scope in evidence.scopes for call in scope}
-    work: defaultdict[int, int] = defaultdict(int)
+    work = [0] * len(graph.calls)
     for node in graph.nodes:
-        if node.op in ops.CONVOLUTION | ops.MATMUL | ops.ATTENTION:
-            for call in graph.chain(node.call):
-                work[call] += 1
+        if node.op in _WORK:
+            work[node.call] += 1
+    for call in reversed(graph.calls[1:]):  # a call comes after the one around it
+        work[call.parent] += work[call.id]
     by_class: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for one in graph.calls[1:]:
         if one.input_shape and one.input_shape == one.output_shape and work[one.id] > 1:
