@@ -111,6 +111,13 @@ def test_a_recurrent_cell_is_a_gated_unit_per_step() -> None:
     assert len(found.units) in (3, 4)  # the first step starts from zeros
 
 
+def test_means_of_sums_over_several_dimensions_are_no_mixing() -> None:
+    net = Net(lambda n, x, k: x + n.branch[k](x) * x.square().sum((1, 2), keepdim=True).mean((0,), keepdim=True))
+    found = inspect(net, torch.randn(2, 5, D))
+    assert len(found.units) == LAYERS
+    assert found.unexplained == []
+
+
 def test_a_shifted_stream_is_no_identity() -> None:
     assert inspect(Net(lambda n, x, k: x.roll(1, 1) + n.branch[k](x)), torch.randn(2, 5, D)).units == []
 

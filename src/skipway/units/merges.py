@@ -122,25 +122,26 @@ def mixing_joins(found: Found) -> list[tuple[int, str]]:
         if len(data) != 1:
             continue
         stack = nodes[links.strip(data[0])]
-        if node.op in ("sum", "mean") and not _over_stack(node, stack):
+        if stack.op not in ("stack", "cat") or not _over_stack(node, stack):
             continue
-        if (
-            node.op in ops.MATMUL
-            and stack.op == "cat"
-            and stack.attrs.get("dim", 0) % len(stack.shape) == len(stack.shape) - 1
-        ):
-            continue  # a linear layer on concatenated features
-        if stack.op not in ("stack", "cat") or not _holds_stream_and_branch(stack.inputs, links):
+        if not _holds_stream_and_branch(stack.inputs, links):
             continue
         joins.append((node.id, f"a {node.op} mixes a stream with what was computed from it"))
     return joins
 
 
 def _over_stack(node: Node, stack: Node) -> bool:
-    """Whether a sum runs over the dimension of the stack (not over space, as squeeze-and-excite does)."""
-    dims = node.attrs.get("dim")
-    over = dims if isinstance(dims, (list, tuple)) else [dims] if dims is not None else []
-    return len(over) == 1 and over[0] % max(len(stack.shape), 1) == stack.attrs.get("dim", 0) % max(len(stack.shape), 1)
+    """Whether an operation sums over the dimension of a stack.
+
+    Not over space, as squeeze-and-excite does, and not over concatenated features, as a linear layer does.
+    """
+    dims = len(stack.shape)
+    at = stack.attrs.get("dim", 0) % dims
+    if node.op in ("sum", "mean"):
+        over = node.attrs.get("dim")
+        over = over if isinstance(over, (list, tuple)) else [over] if over is not None else []
+        return len(over) == 1 and bool(over[0] % dims == at)
+    return not (node.op in ops.MATMUL and stack.op == "cat" and at == dims - 1)
 
 
 def _holds_stream_and_branch(inputs: list[int], links: Links) -> bool:
