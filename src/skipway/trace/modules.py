@@ -66,15 +66,17 @@ class ModuleStack:
             path = f"{parent.path}?{type(module).__name__}"
         number = self._numbers[path]
         self._numbers[path] += 1
-        call = ModuleCall(
-            len(self.calls), path, number, parent.id, len(self._open), type(module).__name__, _first_shape(args)
-        )
+        # Shapes tell equal blocks apart; a layer without parts is no block.
+        shape = _first_shape(args) if module._modules else ()  # noqa: SLF001  # `children()` makes a generator each time
+        call = ModuleCall(len(self.calls), path, number, parent.id, len(self._open), type(module).__name__, shape)
         self.calls.append(call)
         self._open.append(call.id)
         self.top = call.id
 
     def _leave(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        self.calls[self._open.pop()].output_shape = _first_shape(output)
+        call = self.calls[self._open.pop()]
+        if call.input_shape:
+            call.output_shape = _first_shape(output)
         self.top = self._open[-1]
 
 

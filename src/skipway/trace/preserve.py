@@ -29,7 +29,7 @@ class Preserved:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
+        modules = _modules_of(model)
         self._modules = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._scripted = len(self._modules) < len(modules)
         self._dicts = [dict(vars(m)) for m in self._modules]
@@ -130,6 +130,18 @@ def preserved(model: nn.Module, *, parameters: bool = False) -> Iterator[Preserv
         yield snapshot
     finally:
         snapshot.restore()
+
+
+def _modules_of(model: nn.Module) -> list[nn.Module]:
+    """All modules, each once; `nn.Module.modules` goes through one generator for each level of nesting."""
+    found = {id(model): model}
+    pending = [model]
+    while pending:
+        for module in pending.pop()._modules.values():  # noqa: SLF001  # as above
+            if module is not None and id(module) not in found:
+                found[id(module)] = module
+                pending.append(module)
+    return list(found.values())
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
