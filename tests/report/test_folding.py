@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from report.examples import unit
+from skipway.form import Op, UnitForm
 from skipway.report.folding import Run, fold, folded_label
+from skipway.report.road import stream_map
 
 
 @given(st.text("ABC", max_size=40))
@@ -49,3 +52,14 @@ def test_a_thousand_units_fold_quickly() -> None:
 )
 def test_labels(paths: list[str], label: str) -> None:
     assert folded_label(paths) == label
+
+
+def test_units_that_differ_in_their_drop_path_rate_fold() -> None:
+    """Rates grow with depth; the folded line leaves the number out, a single unit shows it."""
+    linear = Op("weight", "linear")
+    forms = [UnitForm(branch=(linear, Op("drop_path", p))) for p in (0.1, 0.2, 0.3)]
+    units = [unit(k, f"blocks.{k}", form, (2, 5, 8)) for k, form in enumerate(forms)]
+    (stretch,) = stream_map(units).stretches
+    assert (stretch.count, stretch.equation) == (3, "x + drop_path·A(x)")
+    (alone,) = stream_map(units[:1]).stretches
+    assert alone.equation == "x + drop_path[0.1]·A(x)"

@@ -30,7 +30,7 @@ def stream_map(units: Sequence[Unit]) -> StreamMap:
     (attention, MLP, attention, MLP …) fold too.
     """
     letters = _Letters()
-    keys = [(u.form, _size(u), u.kind, u.level, u.closed) for u in units]
+    keys = [(_without_rates(u.form), _size(u), u.kind, u.level, u.closed) for u in units]
     stretches = [
         _stretch([units[i] for i in run.members(offset)], (offset, run.period), letters)
         for run in fold(keys)
@@ -48,6 +48,7 @@ def _size(unit: Unit) -> tuple[int, ...]:
 
 def _stretch(units: Sequence[Unit], place: tuple[int, int], letters: _Letters) -> Stretch:
     unit = units[0]
+    form = unit.form if len({u.form for u in units}) == 1 else _without_rates(unit.form)
     measured = [u.numbers for u in units]
     shares = [_share(n.branch_rms, n.shortcut_rms) for n in measured]
     return Stretch(
@@ -56,9 +57,9 @@ def _stretch(units: Sequence[Unit], place: tuple[int, int], letters: _Letters) -
         place=place,
         level=unit.level,
         kind=unit.kind,
-        equation=letters.equation(unit.form),
-        shortcut=_obstacles(unit.form.shortcut) + _merge_obstacle(unit.form),
-        after=_obstacles(unit.form.after),
+        equation=letters.equation(form),
+        shortcut=_obstacles(form.shortcut) + _merge_obstacle(form),
+        after=_obstacles(form.after),
         proved=all(u.proof_error is not None for u in units),
         stream_rms=_ends([n.stream_rms for n in measured]),
         branch_share=_ends(shares),
@@ -66,6 +67,15 @@ def _stretch(units: Sequence[Unit], place: tuple[int, int], letters: _Letters) -
         similarity=_ends([n.similarity for n in measured]),
         grad=_ends([n.grad_stream for n in measured]),
     )
+
+
+def _without_rates(form: UnitForm) -> UnitForm:
+    """A form without the probabilities of its drop-path, which grow with depth in units that are alike."""
+
+    def stripped(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(Op("drop_path") if op.kind == "drop_path" else op for op in ops)
+
+    return replace(form, branch=stripped(form.branch), parallel=tuple(stripped(p) for p in form.parallel))
 
 
 def _obstacles(ops: tuple[Op, ...]) -> tuple[Obstacle, ...]:

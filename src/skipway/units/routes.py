@@ -226,7 +226,9 @@ class Routes:
                 rescaled = mask.attrs.get("scalar")
             if mask.op == "bernoulli":
                 keep = mask.attrs.get("p")
-                return round(1.0 - keep, 12) if isinstance(keep, (int, float)) and rescaled == keep else None
+                if not isinstance(keep, (int, float)) or rescaled != keep:
+                    return None
+                return float(f"{1.0 - keep:.6g}")  # some are computed in single precision
             pending += [j for j in mask.inputs if self.nodes[j].taint & RAND]
         return None
 
