@@ -10,8 +10,8 @@ from torch import nn
 from skipway.trace.batch import Batch, call_arguments, copied
 from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
+from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.preserve import preserved
-from skipway.trace.record import flat_tensors, operation
 
 __all__ = ["first_non_finite", "non_finite_leaf"]
 

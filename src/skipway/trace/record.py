@@ -14,86 +14,24 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils.flop_counter import flop_registry
 
 from skipway.errors import SkipwayError
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
-from skipway.trace.graph import CONST, PARAM, SPLIT_ON_ENTRY, Graph, Node
+from skipway.trace.graph import CONST, PARAM, Graph, Node
 from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
+from skipway.trace.operation import Operation, attributes, flat_tensors, operation
 from skipway.trace.preserve import Preserved, preserved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-__all__ = ["Operation", "Trace", "flat_tensors", "operation", "record"]
+__all__ = ["Trace", "record"]
 
-# The arguments that classification reads.
-_READ: Final = frozenset(
-    {
-        "alpha", "beta", "dim", "end", "groups", "kernel_size", "max_val", "min_val", "other", "p", "scale", "start",
-        "step", "stride", "train", "value",
-    }
-)  # fmt: skip
 _SPLITS: Final = frozenset(
     ["split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk", "tensor_split"]
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An ATen overload as recording needs it."""
-
-    op: str
-    writes: tuple[int, ...]
-    writes_keywords: tuple[str, ...]
-    names: tuple[str, ...]
-    flops: Callable[..., int] | None
-    makes_space: bool
-    is_view: bool
-    normalises: bool
-    read: tuple[tuple[int, str], ...]
-    plain: bool
-
-    def count(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> int:
-        """Floating point operations of one call, a multiply-add counting 2."""
-        formula = getattr(self.flops, "__wrapped__", None)
-        if formula is None or not isinstance(out, torch.Tensor):
-            return int(self.flops(*args, **kwargs, out_val=out)) if self.flops is not None else 0
-        shapes = [a.shape if isinstance(a, torch.Tensor) else a for a in args]
-        return int(formula(*shapes, out_shape=out.shape, **kwargs))  # the wrapper would walk every argument as a tree
-
-    def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The arguments that the operation writes to."""
-        values = [args[i] for i in self.writes if i < len(args)]
-        values += [kwargs[name] for name in self.writes_keywords if name in kwargs]
-        return list(_tensors(values))
-
-
-_known: dict[Any, Operation] = {}
-
-
-def operation(func: Any) -> Operation:
-    """What is known of an ATen overload (kept: the schema never changes)."""
-    known = _known.get(func)
-    if known is None:
-        schema = func._schema
-        written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
-        op = schema.name.split("::")[1].strip("_")
-        known = _known[func] = Operation(
-            op=op,
-            writes=tuple(i for i, w in enumerate(written) if w),
-            writes_keywords=tuple(a.name for a, w in zip(schema.arguments, written, strict=True) if w),
-            names=tuple(a.name for a in schema.arguments),
-            flops=flop_registry.get(func._overloadpacket),
-            makes_space=op in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
-            is_view=op in ops.VIEW,
-            normalises=op in ops.NORM,
-            read=tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.name in _READ),
-            plain=op not in SPLIT_ON_ENTRY,
-        )
-    return known
 
 
 @dataclass
@@ -241,7 +179,7 @@ class _Recorder(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        known = _known.get(func) or operation(func)
+        known = operation(func)
         op = known.op
         self.count += 1
         call = self._stack.top
@@ -255,7 +193,7 @@ class _Recorder(DispatchMode):
         read = self.read
         # A norm's statistics are no part of the signal.
         inputs = [read(t) for t in (tensors[:3] if known.normalises else tensors)]
-        attrs = _attributes(known, args, kwargs) if known.read or op == "lerp" else {}
+        attrs = attributes(known, args, kwargs) if known.read or op == "lerp" else {}
         written: list[torch.Tensor] = []
         if known.writes:
             written = known.written(args, kwargs)
@@ -367,37 +305,3 @@ def _disjoint(a: Any, b: Any) -> bool:
         if start_a + size_a <= start_b or start_b + size_b <= start_a:
             return True
     return False
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-
-
-def flat_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors of a call in the order in which a node lists its inputs."""
-    found: list[torch.Tensor] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += _tensors(value)
-    return found
-
-
-def _attributes(known: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    attrs = {n: args[i] for i, n in known.read if i < len(args) and not isinstance(args[i], torch.Tensor)}
-    if kwargs:
-        attrs.update((k, v) for k, v in kwargs.items() if k in _READ and not isinstance(v, torch.Tensor))
-    if known.op in ops.MULTIPLY or known.op in ops.ADD:
-        second = args[1] if len(args) > 1 else None
-        attrs["scalar"] = second if isinstance(second, (int, float)) else None
-    elif known.op == "bernoulli" and "p" in known.names:
-        attrs.setdefault("p", 0.5)  # the schema's default is not passed on
-    elif known.op == "lerp":
-        weight = args[2] if len(args) > 2 else kwargs.get("weight")
-        attrs["scalar"] = weight if isinstance(weight, (int, float)) else None
-    return attrs

@@ -33,9 +33,9 @@ class After:
         self.inside: set[int] = set()
         """Joins inside another unit's branch: a scale behind them is that branch's."""
 
-    def walk(self, join: int) -> tuple[list[tuple[Op, int]], set[int], int]:
-        """The operations after a join with their nodes, all nodes passed, and the node at the end."""
-        found: list[tuple[Op, int]] = []
+    def walk(self, join: int) -> tuple[list[Op], set[int], int]:
+        """The operations after a join, all nodes passed, and the node at the end."""
+        found: list[Op] = []
         region: set[int] = set()
         current = join
         call = self.nodes[join].call
@@ -62,12 +62,12 @@ class After:
             if not goes_on:
                 break
             if op is not None:
-                found.append((op, after))
+                found.append(op)
             region |= between | {after}
             current = after
         return found, region, current
 
-    def operation(self, node: Node, between: set[int], found: list[tuple[Op, int]]) -> tuple[Op | None, bool]:
+    def operation(self, node: Node, between: set[int], found: list[Op]) -> tuple[Op | None, bool]:
         """One operation after the join, and whether the walk goes on."""
         inner = {self.nodes[i].op for i in between}
         if node.op in ops.VIEW:
@@ -88,7 +88,7 @@ class After:
             return Op("activation", "silu" if "sigmoid" in inner else "gelu"), True
         if len(self.links.data_inputs(node)) == 1:
             kind, detail = self.routes.scale(node)
-            last = found[-1][0] if found else None
+            last = found[-1] if found else None
             gain = detail == "learned vector" and last is not None and last.kind == "norm"
             if gain or detail == "mask":  # the gain of a norm written by hand; a padding mask is no part of the formula
                 return None, True

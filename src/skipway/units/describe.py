@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from skipway.form import Merge, Op, UnitForm
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Described", "Tail", "describe"]
 
+_PRODUCTS = ops.MATMUL | ops.BATCHED_MATMUL | ops.ATTENTION
 _TAIL_KINDS = frozenset({"view", "scale"})
 # Nodes followed back through a branch to write it down: beyond this the equation would be no help anyway.
 _LONGEST_BRANCH = 400
@@ -49,7 +50,6 @@ class Described:
     tails: list[Tail]
     after_nodes: tuple[int, ...]
     end: int
-    after_steps: list[tuple[Op, int]] = field(default_factory=list)
 
 
 class _Describer:
@@ -59,7 +59,14 @@ class _Describer:
         self.nodes = found.links.nodes
         self.graph = found.links.graph
         self.after = After(found.links, found.routes)
-        self.inner = {c.join: c for c in found.candidates}
+        self.inner: dict[int, Candidate] = {}
+        self.learn(found.candidates)
+
+    def learn(self, candidates: list[Candidate]) -> None:
+        """Take note of where units start and join, and which lie inside others."""
+        self.inner = {c.join: c for c in candidates}
+        self.after.bases = {c.base for c in candidates}
+        self.after.inside = {j for c in candidates for j in c.inner}
 
     def describe(self, candidate: Candidate) -> Described:
         after, region, end = self.after.walk(candidate.join)
@@ -86,10 +93,10 @@ class _Describer:
             merge=merge,
             branch=branches[0],
             parallel=tuple(branches[1:]) if merge == "add" else (),
-            after=tuple(op for op, _ in after),
+            after=tuple(after),
             stream="pair" if candidate.pair else "single",
         )
-        return Described(candidate, form, tuple(s.node for s in steps), tails, tuple(sorted(region)), end, after)
+        return Described(candidate, form, tuple(s.node for s in steps), tails, tuple(sorted(region)), end)
 
     # ---- shortcut and ends of branches
 
@@ -110,9 +117,8 @@ class _Describer:
             op = self.step_op(step)
             if op is not None:
                 composite = False
-                if not (
-                    out and op.kind == "slice" and out[-1] == op
-                ):  # rows and columns are sliced one after the other
+                again = bool(out) and op.kind == "slice" and out[-1] == op  # rows and columns are sliced in turn
+                if not again:
                     out.append(op)
         return out
 
@@ -253,11 +259,8 @@ class _Describer:
         first = inside[0]
         if node.op in ops.CONVOLUTION:
             return Step("weight", self.convolution(node), i, first)
-        if node.op in ops.MATMUL:
-            weighted = any(not self.nodes[j].data for j in node.inputs)
-            return Step("weight", "linear" if weighted else "attention", i, inside[-1])
-        if node.op in ops.ATTENTION or node.op in ops.BATCHED_MATMUL:
-            weighted = node.op in ops.BATCHED_MATMUL and any(not self.nodes[j].data for j in node.inputs)
+        if node.op in _PRODUCTS:
+            weighted = node.op not in ops.ATTENTION and any(not self.nodes[j].data for j in node.inputs)
             return Step("weight", "linear" if weighted else "attention", i, inside[-1])
         if node.op in ops.ACTIVATION:
             return Step("activation", ops.activation_name(node.op, node.attrs), i, first)
@@ -276,8 +279,7 @@ class _Describer:
 
     def weights_between(self, start: int, end: int) -> int:
         """How many weighted layers lie on the ways between two nodes."""
-        weighted = ops.WORKING
-        return sum(self.nodes[i].op in weighted for i in self.links.region(start, end))
+        return sum(self.nodes[i].op in ops.WORKING for i in self.links.region(start, end))
 
     def activation_by_hand(self, i: int, inside: list[int]) -> Step | None:
         """GELU or SiLU written out: a product of two pointwise functions of one value."""
@@ -312,15 +314,11 @@ class _Describer:
 def describe(found: Found) -> list[Described]:
     """Write down every candidate; a norm after the last unit of a pre-norm chain is the chain's, not the unit's."""
     describer = _Describer(found)
-    describer.after.bases = {c.base for c in found.candidates}
-    describer.after.inside = {j for c in found.candidates for j in c.inner}
     merges = merge_candidates(found, lambda c: describer.after.walk(c.join)[2])
     if merges:
         found.candidates = sorted([*found.candidates, *merges], key=lambda c: c.join)
         nest(found.candidates)
-        describer.after.bases = {c.base for c in found.candidates}
-        describer.after.inside = {j for c in found.candidates for j in c.inner}
-        describer.inner = {c.join: c for c in found.candidates}
+        describer.learn(found.candidates)
     described = [describer.describe(c) for c in found.candidates]
     links = found.links
     bases = {d.candidate.base for d in described}
@@ -332,16 +330,13 @@ def describe(found: Found) -> list[Described]:
         or any(b == links.strip(d.end) or _gated_from(b, d.end, found) for b in bases if b >= d.end)
         for d in described
     ]
-    clean = sum(f and not d.after_steps for d, f in zip(described, followed, strict=True))
+    clean = sum(f and not d.form.after for d, f in zip(described, followed, strict=True))
     siblings = sum(followed)
     for unit, is_followed in zip(described, followed, strict=True):
-        norm = any(op.kind == "norm" and op.detail in _NORMS for op, _ in unit.after_steps)
+        norm = any(op.kind == "norm" and op.detail in _NORMS for op in unit.form.after)
         if not is_followed and norm and siblings and clean * 2 > siblings:
-            form = unit.form
-            unit.form = UnitForm(
-                shortcut=form.shortcut, merge=form.merge, branch=form.branch, parallel=form.parallel, stream=form.stream
-            )
-            unit.after_nodes, unit.after_steps, unit.end = (), [], unit.candidate.join
+            unit.form = replace(unit.form, after=())
+            unit.after_nodes, unit.end = (), unit.candidate.join
     return described
 
 

@@ -1,12 +1,10 @@
 """Prove units: run the model again with every branch's output replaced by noise, and predict what must follow.
 
-In that run F's output is a random tensor R. If a unit's formula is right, the stream behind it is ``f(h(x) ⊕
-s·R)``, with x
-as it was when it was made. The prediction applies the formula's own operations to a private copy of x and to
-R; the model
-never sees the copy. A wrong x, h, f or s makes the prediction miss. One run proves all units, since each
-prediction starts
-from the x that this run has; units that this run does not reach (routing that depends on values) are tried one by one.
+In that run F's output is a random tensor R. If a unit's formula is right, the stream behind it is ``f(h(x) ⊕ s·R)``,
+with x as it was when it was made. The prediction applies the formula's own operations to a private copy of x and to R;
+the model never sees the copy. A wrong x, h, f or s makes the prediction miss. One run proves all units, since each
+prediction starts from the x that this run has; units that this run does not reach (routing that depends on values) are
+tried one by one.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
 from skipway.trace.graph import Node, Place
 from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
+from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.ops import VIEW
 from skipway.trace.preserve import preserved
-from skipway.trace.record import flat_tensors, operation
 from skipway.units.prediction import BOUND_EPS, Proof, Watched, is_fused_part
 
 if TYPE_CHECKING:
@@ -138,9 +136,8 @@ class _Replacement(DispatchMode):
         described = unit.unit
         candidate = described.candidate
         self._roles[candidate.x].append(("x", unit, None))
-        if not self.nodes[
-            candidate.x
-        ].source:  # a leaf, or an alias read without an operation: taken from its first reader
+        if not self.nodes[candidate.x].source:
+            # A leaf, or an alias read without an operation: taken from its first reader.
             for c in sorted(links.consumers[candidate.x]):
                 node = self.nodes[c]
                 if node.source and not node.attrs.get("fused"):
@@ -189,7 +186,7 @@ class _Replacement(DispatchMode):
             self._before(self.nodes[i], func, args, kwargs)
         out = func(*args, **kwargs)
         for i in planned:
-            out = self._after(self.nodes[i], args, kwargs, out)
+            self._after(self.nodes[i], args, kwargs, out)
         return out
 
     def _before(self, node: Node, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -203,7 +200,7 @@ class _Replacement(DispatchMode):
                 if any(i in values for i in node.inputs) and node.id not in values:
                     values[node.id] = _applied(node, func, args, kwargs, values)
 
-    def _after(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
+    def _after(self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Compare where units end here, then replace where branches end, then take what others start from."""
         roles = self._roles[node.id]
         for role, unit, _ in roles:
@@ -223,7 +220,6 @@ class _Replacement(DispatchMode):
                 unit.take_x(_result(node, args, out))
             elif role == "side":
                 unit.sides[node.id] = _result(node, args, out).clone()
-        return out
 
     def _replace(self, unit: Watched, tail: Tail, output: torch.Tensor) -> None:
         """Put noise where a branch's output was; an output shared by two joins is replaced once."""

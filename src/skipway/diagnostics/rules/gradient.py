@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.profile import Curve, gradient_curve
-from skipway.diagnostics.rules._rule import Evidence, rule
+from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +63,6 @@ def exploding(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _finding(rule_id: str, curve: Curve, what: str) -> Finding:
-    from skipway.diagnostics.rules._rule import RULES
-
     known = RULES[rule_id]
     return Finding(
         rule=rule_id,
