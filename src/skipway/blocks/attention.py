@@ -11,8 +11,8 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from skipway.blocks.block import Block, Style, check_slots
-from skipway.blocks.slot import Layout, Mode, Slots, chain, ops_of
+from skipway.blocks.block import Style, TokenBlock, check_slots
+from skipway.blocks.slot import Mode, Slots, chain, ops_of
 from skipway.errors import SkipwayError
 from skipway.form import Op
 
@@ -22,7 +22,7 @@ _HEAD_SLOTS = ("q", "k", "v")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionBlock(Block):
+class AttentionBlock(TokenBlock):
     """``W_O softmax(s·Q Kᵀ) V + b_O``: (N,T,D) to (N,T,D').
 
     Ports ``x`` (queries, and the rest unless given), ``k``, ``v`` and ``memory`` (a second argument for the slot ``v``,
@@ -43,8 +43,6 @@ class AttentionBlock(Block):
 
     style: ClassVar[Style] = "token"
     ports: ClassVar[tuple[str, ...]] = ("x", "k", "v", "memory")
-    reads: int
-    writes: int
     width: int
     heads: int
     causal: bool = False
@@ -54,26 +52,6 @@ class AttentionBlock(Block):
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise SkipwayError(f"{self.heads} heads for width {self.width}", "a number of heads that divides the width")
-
-    @property
-    def in_width(self) -> int:
-        """Width of the input."""
-        return self.reads
-
-    @property
-    def out_width(self) -> int:
-        """Width of the output."""
-        return self.writes
-
-    @property
-    def stride(self) -> int:
-        """Tokens are not strided."""
-        return 1
-
-    @property
-    def layout(self) -> Layout:
-        """Tokens."""
-        return "NTD"
 
     def slots(self) -> dict[str, int]:
         """Slots and widths."""

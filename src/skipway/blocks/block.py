@@ -12,7 +12,7 @@ from skipway.blocks.slot import Layout, Mode, Slots
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.form import Op
 
-__all__ = ["Block", "SequentialBranch", "check_slots", "last_scale_or_weight", "weight_layers"]
+__all__ = ["Block", "SequentialBranch", "TokenBlock", "check_slots", "last_scale_or_weight", "weight_layers"]
 
 Style = Literal["conv", "token", "layer", "opaque"]
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
@@ -83,6 +83,34 @@ def check_slots(block: Block, slots: Slots) -> None:
     for name in slots:
         if name not in offered:
             raise UnknownNameError(f"slot of {type(block).__name__}", name, offered)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBlock(Block):
+    """A branch on tokens, (…,D) to (…,D'), whose widths are its fields."""
+
+    reads: int
+    writes: int
+
+    @property
+    def in_width(self) -> int:
+        """Width of the input."""
+        return self.reads
+
+    @property
+    def out_width(self) -> int:
+        """Width of the output."""
+        return self.writes
+
+    @property
+    def stride(self) -> int:
+        """Tokens are not strided."""
+        return 1
+
+    @property
+    def layout(self) -> Layout:
+        """Tokens."""
+        return "NTD"
 
 
 class SequentialBranch(nn.Sequential):

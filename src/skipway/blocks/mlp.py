@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from skipway.blocks.block import Block, SequentialBranch, Style, check_slots
-from skipway.blocks.slot import Layout, Mode, Slots, activation, add_parts, ops_of
+from skipway.blocks.block import SequentialBranch, Style, TokenBlock, check_slots
+from skipway.blocks.slot import Mode, Slots, activation, add_parts, ops_of
 from skipway.form import Op
 
 __all__ = ["LayerBlock", "MLPBlock"]
@@ -20,32 +20,10 @@ _LINEAR = Op("weight", "linear")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LinearBlock(Block):
-    """Widths shared by the linear blocks."""
+class _LinearBlock(TokenBlock):
+    """What the linear blocks share."""
 
-    reads: int
-    writes: int
     act: str
-
-    @property
-    def in_width(self) -> int:
-        """Width of the input."""
-        return self.reads
-
-    @property
-    def out_width(self) -> int:
-        """Width of the output."""
-        return self.writes
-
-    @property
-    def stride(self) -> int:
-        """Tokens are not strided."""
-        return 1
-
-    @property
-    def layout(self) -> Layout:
-        """Tokens."""
-        return "NTD"
 
 
 @dataclass(frozen=True, kw_only=True)

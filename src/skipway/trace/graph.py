@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from skipway.trace.ops import LOOKUP, RANDOM, SOURCELESS
+from skipway.trace.ops import ADDS_MATMUL, ADDS_PRODUCT, LOOKUP, RANDOM, SOURCELESS
 
 if TYPE_CHECKING:
     import torch
@@ -19,11 +19,7 @@ __all__ = ["CONST", "PARAM", "RAND", "SPLIT_ON_ENTRY", "Address", "Graph", "Modu
 PARAM: Final = 1
 CONST: Final = 2
 RAND: Final = 4
-SPLIT_ON_ENTRY: Final = (
-    RANDOM
-    | SOURCELESS
-    | frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp", "sum", "mean"})
-)
+SPLIT_ON_ENTRY: Final = RANDOM | SOURCELESS | ADDS_MATMUL | ADDS_PRODUCT | {"lerp", "sum", "mean"}
 """Operations that `Graph.add` does not take as they stand."""
 
 
@@ -121,10 +117,10 @@ class Graph:
             node = self.new(op, [], attrs, like, call)
             node.taint = RAND if op in RANDOM else CONST
             return node
-        if op in ("addmm", "baddbmm", "addbmm", "addmv") and len(inputs) == 3 and nodes[inputs[0]].data:
+        if op in ADDS_MATMUL and len(inputs) == 3 and nodes[inputs[0]].data:
             product = self.new("mm" if op in ("addmm", "addmv") else "bmm", inputs[1:], dict(attrs), like, call)
             return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
-        if op in ("addcmul", "addcdiv") and len(inputs) == 3:
+        if op in ADDS_PRODUCT and len(inputs) == 3:
             product = self.new("mul" if op == "addcmul" else "div", inputs[1:], dict(attrs), like, call)
             return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
         if op == "lerp" and len(inputs) >= 2:

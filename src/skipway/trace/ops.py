@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ACTIVATION", "ADD", "ATTENTION", "BATCHED_MATMUL", "CONVOLUTION", "DROPOUT", "HEAVY", "LOOKUP", "MATMUL",
-    "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE", "SOURCELESS", "SUBSTANTIAL", "VIEW",
-    "WEIGHTED", "WORKING", "activation_name", "norm_name",
+    "ACTIVATION", "ADD", "ADDS_MATMUL", "ADDS_PRODUCT", "ATTENTION", "BATCHED_MATMUL", "CONVOLUTION", "DROPOUT",
+    "HEAVY", "LOOKUP", "MATMUL", "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE",
+    "SOURCELESS", "SUBSTANTIAL", "VIEW", "WEIGHTED", "WORKING", "activation_name", "norm_name",
 ]  # fmt: skip
 
 
@@ -84,6 +84,9 @@ HEAVY: Final = (
         "softmax safe_softmax native_multi_head_attention transformer_encoder_layer_fwd grouped_mm"
     )
 )
+# A sum fused with the product that is its second operand.
+ADDS_MATMUL: Final = _words("addmm baddbmm addbmm addmv")
+ADDS_PRODUCT: Final = _words("addcmul addcdiv")
 # Weights times a signal: with attention, what makes a branch worth its parameters.
 WEIGHTED: Final = CONVOLUTION | MATMUL
 WORKING: Final = WEIGHTED | ATTENTION

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from skipway.form import Merge, Op, UnitForm
 from skipway.trace import ops
 from skipway.units.after import After, dropout_op
-from skipway.units.find import Candidate, Found, Term, nest
+from skipway.units.find import Candidate, Found, Term, join_factor, nest
 from skipway.units.merges import merge_candidates
 from skipway.units.routes import Routes, Step, number
 
@@ -168,20 +168,8 @@ class _Describer:
 
     def join_scale(self, term: Term) -> list[Op]:
         """A factor that the join itself applies to an operand: alpha, beta, minus."""
-        add = self.nodes[term.add]
-        fused = add.attrs.get("fused", "")
-        factor: object = 1
-        if fused in ("addmm", "baddbmm", "addbmm", "addmv"):
-            factor = add.attrs.get("beta" if term.position == 0 else "alpha", 1)
-        elif fused in ("addcmul", "addcdiv"):
-            factor = add.attrs.get("value", 1) if term.position else 1
-        elif not fused and term.position == 1:
-            factor = add.attrs.get("alpha", 1)
-        if not isinstance(factor, (int, float)):
-            factor = 1
-        if not fused and ((add.op == "sub" and term.position == 1) or (add.op == "rsub" and term.position == 0)):
-            factor = -factor
-        return [Op("scale", float(factor))] if factor != 1 else []
+        factor = join_factor(self.nodes[term.add], term.position)
+        return [Op("scale", factor)] if factor != 1 else []
 
     def tail(self, term: Term, candidate: Candidate) -> Tail:
         """Peel scales and views off the end of a branch, down to F's own output."""

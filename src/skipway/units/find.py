@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from skipway.form import Merge
     from skipway.trace.graph import Graph, Node
 
-__all__ = ["Candidate", "Found", "Rejected", "Term", "Work", "find", "nest", "work_between"]
+__all__ = ["Candidate", "Found", "Rejected", "Term", "Work", "find", "join_factor", "nest", "work_between"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +357,22 @@ class _Finder:
             steps.append(Step("view", self.nodes[i].op, i, source))
             i = source
         return tuple(steps)
+
+
+def join_factor(add: Node, position: int) -> float:
+    """What an addition itself multiplies its operand at `position` by: alpha, beta, value, minus."""
+    fused = add.attrs.get("fused", "")
+    name = ""
+    if fused in ops.ADDS_MATMUL:
+        name = "alpha" if position else "beta"
+    elif fused in ops.ADDS_PRODUCT:
+        name = "value" if position else ""
+    elif not fused and position == 1:
+        name = "alpha"
+    factor = add.attrs.get(name, 1)
+    factor = float(factor) if isinstance(factor, (int, float)) else 1.0
+    negative = not fused and ((add.op == "sub" and position == 1) or (add.op == "rsub" and position == 0))
+    return -factor if negative else factor
 
 
 def work_between(links: Links, routes: Routes, x: int, ends: list[int]) -> Work:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["paths", "place_of"]
 
-# A module "holds" a branch when at least this share of the branch's weight runs inside it (the rest are shared
-# helpers).
+# A module "holds" a branch if at least this share of its weight runs inside it (the rest are shared parts).
 _HOLDS = 0.8
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
+
+from skipway.trace import ops
+from skipway.units.find import join_factor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +25,7 @@ BOUND_EPS: Final = 32.0
 
 # Size of s·R against x: small enough that 1,000 replaced branches leave the stream finite, large enough to be seen.
 _NOISE: Final = 1.0 / 16.0
-_FUSED: Final = frozenset({"addmm", "baddbmm", "addbmm", "addmv", "addcmul", "addcdiv", "lerp"})
+_FUSED: Final = ops.ADDS_MATMUL | ops.ADDS_PRODUCT | {"lerp"}
 
 
 @dataclass(slots=True)
@@ -147,19 +150,10 @@ class Watched:
         if fused.startswith("stack-mean"):
             return 1.0 / len(node.inputs)
         position = node.inputs.index(term) if term in node.inputs else 1
-        factor: Any = 1.0
-        if fused in ("addmm", "baddbmm", "addbmm", "addmv"):
-            factor = node.attrs.get("beta" if position == 0 else "alpha", 1)
-        elif fused in ("addcmul", "addcdiv"):
-            factor = node.attrs.get("value", 1) if position else 1
-            if position and isinstance(weight, torch.Tensor):
-                factor = factor * weight
-        elif not fused and position == 1:
-            factor = node.attrs.get("alpha", 1)
-            factor = -factor if node.op == "sub" else factor
-        elif node.op == "rsub":
-            factor = -1
-        return factor if isinstance(factor, (int, float, torch.Tensor)) else 1.0
+        factor = join_factor(node, position)
+        if fused in ops.ADDS_PRODUCT and position and isinstance(weight, torch.Tensor):
+            return factor * weight
+        return factor
 
     def check(self, actual: torch.Tensor) -> None:
         """Compare the stream behind the unit with the predictions."""

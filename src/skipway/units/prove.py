@@ -21,7 +21,7 @@ from skipway.trace.graph import Node, Place
 from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
-from skipway.trace.ops import VIEW
+from skipway.trace.ops import ADDS_MATMUL, ADDS_PRODUCT, VIEW
 from skipway.trace.preserve import preserved
 from skipway.units.prediction import BOUND_EPS, Proof, Watched, is_fused_part
 
@@ -236,13 +236,13 @@ class _Replacement(DispatchMode):
         weight: torch.Tensor | float | None = None
         if fused == "lerp":
             weight = args[2] if len(args) > 2 else kwargs.get("weight")
-        elif fused in ("addcmul", "addcdiv"):
+        elif fused in ADDS_PRODUCT:
             product = self.nodes[node.inputs[1]]
             branch_is_second = self.nodes[product.inputs[0]].data
             weight = args[2] if branch_is_second else args[1]
             if fused == "addcdiv" and branch_is_second:
                 weight = 1.0 / weight
-        elif fused in ("addmm", "baddbmm", "addbmm", "addmv"):
+        elif fused in ADDS_MATMUL:
             for tail in unit.unit.tails:
                 if is_fused_part(self.nodes[tail.output]):  # F's output exists nowhere: put R where the sum is made
                     noise = unit.noise_for(tail, out)
