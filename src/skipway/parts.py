@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
-    "OBSTACLES", "FindingPart", "Heatmap", "Lines", "Obstacle", "Part", "Series", "Skipped", "StreamMap", "Stretch",
-    "Table", "Text", "Tone",
+    "OBSTACLES", "FindingPart", "Heatmap", "Lines", "Obstacle", "Part", "Section", "Series", "Skipped", "StreamMap",
+    "Stretch", "Table", "Text", "Tone",
 ]  # fmt: skip
 
 Tone = Literal["plain", "title", "good", "warning", "bad", "muted"]
@@ -48,6 +48,7 @@ class Table:
         rows: cells as text, each row as long as `columns`.
         title: heading of the whole; empty for none.
         numeric: names of the columns that are aligned right.
+        note: what to look for, in a sentence or two.
 
     Raises:
         SkipwayError: a row is longer or shorter than the headings.
@@ -57,6 +58,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
     numeric: tuple[str, ...] = ()
+    note: str = ""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -68,10 +70,28 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One curve: `y` against its position, 0, 1, 2 …; None where nothing was measured."""
+    """One curve.
+
+    Args:
+        name: of the curve, as the legend shows it.
+        y: values; None where nothing was measured.
+        x: their places; None for 0, 1, 2 …
+        low, high: the band around the curve, e.g. the smallest and largest of several seeds; None for no band.
+
+    Raises:
+        SkipwayError: places or band of another length than the values.
+    """
 
     name: str
     y: tuple[float | None, ...]
+    x: tuple[float, ...] | None = None
+    low: tuple[float | None, ...] | None = None
+    high: tuple[float | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for what, values in (("x", self.x), ("low", self.low), ("high", self.high)):
+            if values is not None and len(values) != len(self.y):
+                raise SkipwayError(f"{self.name}: {len(values)} values of {what}", f"{len(self.y)}, as of y")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +104,7 @@ class Lines:
         unit: unit of the values; empty means dimensionless.
         log: whether the values are to be read on a logarithmic scale.
         title: heading; empty for none.
+        note: what to look for, in a sentence or two.
     """
 
     series: tuple[Series, ...]
@@ -91,6 +112,7 @@ class Lines:
     unit: str = ""
     log: bool = False
     title: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +196,14 @@ class StreamMap:
     Args:
         stretches: the road, from input to output.
         branches: the branches by letter, as the equations of the stretches name them.
+        title: heading; empty for none.
+        note: what to look for, in a sentence or two.
     """
 
     stretches: tuple[Stretch, ...]
     branches: tuple[tuple[str, str], ...] = ()
+    title: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,4 +227,19 @@ class Skipped:
     why: str = ""
 
 
-Part = Text | Table | Lines | Heatmap | StreamMap | FindingPart | Skipped
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Parts under one heading.
+
+    Args:
+        title: the heading.
+        parts: what stands under it.
+        note: what to look for, in a sentence or two.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+    note: str = ""
+
+
+Part = Text | Table | Lines | Heatmap | StreamMap | FindingPart | Skipped | Section
