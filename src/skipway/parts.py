@@ -1,7 +1,7 @@
 """The report vocabulary: a report is a tree of these parts, and every output format is a lowering of the tree.
 
 Parts are frozen and hold plain values only; there are no tensors and no torch here. `skipway.report` lowers them to the
-terminal and to JSON.
+terminal, to one HTML file and to JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sized
 
 __all__ = [
     "OBSTACLES", "FindingPart", "Heatmap", "Lines", "Obstacle", "Part", "Section", "Series", "Skipped", "StreamMap",
@@ -77,9 +77,10 @@ class Series:
         y: values; None where nothing was measured.
         x: their places; None for 0, 1, 2 …
         low, high: the band around the curve, e.g. the smallest and largest of several seeds; None for no band.
+        labels: what each point is, e.g. the path of a unit, shown when a reader points at it; None for the place alone.
 
     Raises:
-        SkipwayError: places or band of another length than the values.
+        SkipwayError: places, band or labels of another length than the values.
     """
 
     name: str
@@ -87,9 +88,13 @@ class Series:
     x: tuple[float, ...] | None = None
     low: tuple[float | None, ...] | None = None
     high: tuple[float | None, ...] | None = None
+    labels: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for what, values in (("x", self.x), ("low", self.low), ("high", self.high)):
+        given: tuple[tuple[str, Sized | None], ...] = (
+            ("x", self.x), ("low", self.low), ("high", self.high), ("labels", self.labels),
+        )  # fmt: skip
+        for what, values in given:
             if values is not None and len(values) != len(self.y):
                 raise SkipwayError(f"{self.name}: {len(values)} values of {what}", f"{len(self.y)}, as of y")
 
@@ -102,7 +107,7 @@ class Lines:
         series: the curves.
         x: what the axis counts, e.g. ``"unit"``.
         unit: unit of the values; empty means dimensionless.
-        log: whether the values are to be read on a logarithmic scale.
+        log, log_x: whether the values, and their places, are to be read on a logarithmic scale.
         title: heading; empty for none.
         note: what to look for, in a sentence or two.
     """
@@ -111,6 +116,7 @@ class Lines:
     x: str = "unit"
     unit: str = ""
     log: bool = False
+    log_x: bool = False
     title: str = ""
     note: str = ""
 
@@ -124,6 +130,7 @@ class Heatmap:
         rows: what the rows are, one name each.
         columns: what the columns are, in words, e.g. ``"sample"``.
         title: heading; empty for none.
+        note: what to look for, in a sentence or two.
 
     Raises:
         SkipwayError: rows of different lengths, or not one name for each.
@@ -133,6 +140,7 @@ class Heatmap:
     rows: tuple[str, ...]
     columns: str = ""
     title: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.values):
@@ -158,11 +166,12 @@ class Stretch:
         count: how many units it stands for.
         place: position in a pattern that repeats as a whole (attention, MLP, attention, MLP …), and its length.
         level: 0 on the main stream, 1 and more inside a branch.
-        kind: kind of the unit.
+        kind: kind of the unit; ``"layer"`` for a weighted layer of a net without units, which has no branch.
         equation: the unit in one line, its branch by letter.
         shortcut: what stands on the shortcut, in order.
         after: what stands on the stream behind the merge, in order.
         proved: whether every unit of the stretch carries a proof.
+        shape: shape of the stream behind the first unit; empty where it is not known.
         stream_rms, branch_share, cosine, similarity, grad: first and last value over the stretch, None where not
             measured; `branch_share` is rms(branch) / (rms(shortcut) + rms(branch)), dimensionless; `similarity` is the
             mean cosine between tokens (channels of an image) behind the unit.
@@ -177,6 +186,7 @@ class Stretch:
     shortcut: tuple[Obstacle, ...] = ()
     after: tuple[Obstacle, ...] = ()
     proved: bool = True
+    shape: tuple[int, ...] = ()
     stream_rms: tuple[float, float] | None = None
     branch_share: tuple[float, float] | None = None
     cosine: tuple[float, float] | None = None
@@ -194,13 +204,15 @@ class StreamMap:
     """The network as one road from input to output.
 
     Args:
-        stretches: the road, from input to output.
+        stretches: the road, from input to output, units alike folded.
+        units: the same road unfolded, one stretch for every unit; empty where nobody needs it.
         branches: the branches by letter, as the equations of the stretches name them.
         title: heading; empty for none.
         note: what to look for, in a sentence or two.
     """
 
     stretches: tuple[Stretch, ...]
+    units: tuple[Stretch, ...] = ()
     branches: tuple[tuple[str, str], ...] = ()
     title: str = ""
     note: str = ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from skipway.errors import UnknownNameError
+from skipway.units.reading import checked, restored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +50,21 @@ class Finding:
             "fix": self.fix,
             "source": self.source,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Finding:
+        """The record that `to_dict` wrote.
+
+        Raises:
+            SkipwayError: a field is missing or unknown.
+            UnknownNameError: the severity is none.
+        """
+        checked(data, ("rule", "severity", "path", "message", "evidence", "fix", "source"), "finding")
+        severity: Severity = data["severity"]
+        if severity not in SEVERITIES:
+            raise UnknownNameError("severity", severity, SEVERITIES)
+        evidence = {name: restored(value) for name, value in data["evidence"].items()}
+        return cls(data["rule"], severity, data["path"], evidence, data["fix"], data["source"], data["message"])
 
 
 def at_least(severity: Severity, threshold: str) -> bool:

@@ -170,6 +170,7 @@ def _inspected(
         units=units,
         findings=run_rules(evidence),
         unexplained=unexplained,
+        layers=layers,
         slopes=slopes(units, layers),
         totals=_totals(trace),
         runs=runs,

@@ -6,18 +6,25 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.diagnostics.finding import Finding, Severity, at_least
+from skipway.diagnostics.layer import Layer
+from skipway.errors import SkipwayError
+from skipway.units.reading import checked, number
+from skipway.units.unit import Unexplained, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from os import PathLike
+    from pathlib import Path
 
     import pandas as pd
     from rich.console import Group
 
-    from skipway.units.unit import Unexplained, Unit
-
 __all__ = ["SCHEMA_VERSION", "Inspection"]
 
 SCHEMA_VERSION: Final = "1.0"
+_SCHEMA: Final = f"skipway.inspection/{SCHEMA_VERSION}"
+_TEXTS: Final = ("model", "mode", "batch", "loss", "profile")
+_REST: Final = ("layers", "notes", "slopes", "totals", "runs", "environment", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +40,7 @@ class Inspection:
         units: residual units in order of execution, all kinds.
         findings: verdicts, gravest first.
         unexplained: joins of the stream that are not reported as units, with the reason.
+        layers: weighted layers in order of execution, measured where there are fewer than two units.
         slopes: change per unit along the main stream, as natural logarithms: ``stream_rms``, ``grad_stream`` (from the
             last unit to the first), ``similarity`` (plain difference); dimensionless.
         totals: ``parameters``, ``flops``, ``activation_bytes``, ``operations`` (recorded) of the whole model.
@@ -50,6 +58,7 @@ class Inspection:
     units: list[Unit]
     findings: list[Finding]
     unexplained: list[Unexplained]
+    layers: list[Layer] = field(default_factory=list)
     slopes: Mapping[str, float] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
@@ -68,7 +77,7 @@ class Inspection:
     def to_dict(self) -> dict[str, Any]:
         """The inspection as JSON-ready values; `schema` names the version of this layout."""
         return {
-            "schema": f"skipway.inspection/{SCHEMA_VERSION}",
+            "schema": _SCHEMA,
             "model": self.model,
             "mode": self.mode,
             "batch": self.batch,
@@ -77,6 +86,7 @@ class Inspection:
             "units": [u.to_dict() for u in self.units],
             "findings": [f.to_dict() for f in self.findings],
             "unexplained": [u.to_dict() for u in self.unexplained],
+            "layers": [layer.to_dict() for layer in self.layers],
             "slopes": dict(self.slopes),
             "totals": dict(self.totals),
             "runs": dict(self.runs),
@@ -84,6 +94,40 @@ class Inspection:
             "environment": dict(self.environment),
             "seconds": self.seconds,
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Inspection:
+        """The inspection that `to_dict` wrote, also by way of JSON; needs no torch.
+
+        Raises:
+            SkipwayError: another schema, a field that is missing or unknown, or a record that cannot be read.
+        """
+        checked(data, ("schema", *_TEXTS, "units", "findings", "unexplained", *_REST), "inspection")
+        if data["schema"] != _SCHEMA:
+            raise SkipwayError(f"an inspection of schema {data['schema']!r}", repr(_SCHEMA), "inspect the model again")
+        return cls(
+            **{name: data[name] for name in _TEXTS},
+            units=[Unit.from_dict(d) for d in data["units"]],
+            findings=[Finding.from_dict(d) for d in data["findings"]],
+            unexplained=[Unexplained.from_dict(d) for d in data["unexplained"]],
+            layers=[Layer.from_dict(d) for d in data["layers"]],
+            slopes={name: number(value, name) for name, value in data["slopes"].items()},
+            totals=dict(data["totals"]),
+            runs=dict(data["runs"]),
+            environment=dict(data["environment"]),
+            notes=list(data["notes"]),
+            seconds=data["seconds"],
+        )
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the report as one self-contained HTML file, and give its path.
+
+        Raises:
+            SkipwayError: the file cannot be written.
+        """
+        from skipway.report import inspection_report, write_html
+
+        return write_html(path, inspection_report(self), title=f"skipway · {self.model}")
 
     def __rich__(self) -> Group:
         from skipway.report import inspection_parts, renderable

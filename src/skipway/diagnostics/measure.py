@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from skipway.diagnostics.layer import Layer
 from skipway.diagnostics.taps import Scalars, Taps, plan_taps, tap_inputs
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
@@ -26,24 +27,9 @@ if TYPE_CHECKING:
     from skipway.units.describe import Described
     from skipway.units.links import Links
 
-__all__ = ["Layer", "Loss", "Measured", "measure", "projection_loss"]
+__all__ = ["Loss", "Measured", "measure", "projection_loss"]
 
 Loss = Callable[[Any], torch.Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """A weighted layer of the trunk, for models that have no units to measure at.
-
-    Args:
-        path: module path.
-        rms: root mean square of its output.
-        grad: L2 norm of the gradient of the loss with respect to its output.
-    """
-
-    path: str
-    rms: float | None
-    grad: float | None
 
 
 @dataclass

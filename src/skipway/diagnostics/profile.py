@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skipway.diagnostics.measure import Layer
+    from skipway.diagnostics.layer import Layer
     from skipway.units.unit import Unit
 
 __all__ = ["Curve", "gradient_curve", "main_stream", "slope", "slopes"]

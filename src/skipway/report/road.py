@@ -1,4 +1,4 @@
-"""Units as a road: repeated units folded, branches named by letter, obstacles listed."""
+"""Units as a road: folded and one by one, branches named by letter, obstacles listed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from skipway.report.folding import fold, folded_label
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from skipway.diagnostics.layer import Layer
     from skipway.units.unit import Unit
 
-__all__ = ["stream_map"]
+__all__ = ["layer_map", "stream_map"]
 
 # A shortcut longer than this is named by letter too, so that the line stays readable.
 LONGEST_SHORTCUT: Final = 18
@@ -27,7 +28,7 @@ def stream_map(units: Sequence[Unit]) -> StreamMap:
     """Fold the units of a model into stretches of road.
 
     Units that follow each other are one stretch when form, shape, kind and level are equal; patterns of several units
-    (attention, MLP, attention, MLP …) fold too.
+    (attention, MLP, attention, MLP …) fold too. The map holds the unfolded road as well.
     """
     letters = _Letters()
     keys = [(_without_rates(u.form), _size(u), u.kind, u.level, u.closed) for u in units]
@@ -36,7 +37,34 @@ def stream_map(units: Sequence[Unit]) -> StreamMap:
         for run in fold(keys)
         for offset in range(run.period)
     ]
-    return StreamMap(stretches=tuple(stretches), branches=tuple(letters.named.items()))
+    single = tuple(_stretch([unit], (0, 1), letters) for unit in units)
+    return StreamMap(stretches=tuple(stretches), units=single, branches=tuple(letters.named.items()))
+
+
+def layer_map(layers: Sequence[Layer]) -> StreamMap:
+    """The road of a net without units: every weighted layer stands on it, nothing leads around.
+
+    Layers that follow each other under one parent module fold.
+    """
+    single = tuple(_layer(layer) for layer in layers)
+    runs = fold([layer.path.rpartition(".")[0] for layer in layers])
+    stretches = [
+        replace(
+            single[run.start], count=len(members),
+            label=folded_label([single[i].label for i in members]),
+            stream_rms=_ends([layers[i].rms for i in members]), grad=_ends([layers[i].grad for i in members]),
+        )
+        for run in runs
+        for members in [range(run.start, run.start + run.period * run.count)]
+    ]  # fmt: skip
+    return StreamMap(stretches=tuple(stretches), units=single)
+
+
+def _layer(layer: Layer) -> Stretch:
+    return Stretch(
+        label=layer.path or "(model)", kind="layer", equation="W(x)", after=(Obstacle("weight", "W"),), proved=False,
+        stream_rms=_ends([layer.rms]), grad=_ends([layer.grad]),
+    )  # fmt: skip
 
 
 def _size(unit: Unit) -> tuple[int, ...]:
@@ -61,6 +89,7 @@ def _stretch(units: Sequence[Unit], place: tuple[int, int], letters: _Letters) -
         shortcut=_obstacles(form.shortcut) + _merge_obstacle(form),
         after=_obstacles(form.after),
         proved=all(u.proof_error is not None for u in units),
+        shape=unit.shape,
         stream_rms=_ends([n.stream_rms for n in measured]),
         branch_share=_ends(shares),
         cosine=_ends([n.cosine for n in measured]),

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from skipway.parts import FindingPart, Heatmap, Lines, Part, Skipped, StreamMap, Table, Text
+from skipway.parts import FindingPart, Heatmap, Lines, Part, Section, Skipped, StreamMap, Table, Text
 from skipway.report.numbers import short
 from skipway.report.terminal_road import road
 
@@ -40,6 +40,9 @@ def renderable(parts: Iterable[Part]) -> Group:
             found = True
             lowered.append("")
         lowered.append(lower(part))
+        note = getattr(part, "note", "")
+        if note and not isinstance(part, Section):  # a section says it under its heading
+            lowered.append(RichText(f"look for: {note}", style="dim"))
     return Group(*lowered)
 
 
@@ -118,6 +121,12 @@ def _(part: FindingPart) -> RenderableType:
     if part.source:
         body.append(RichText(f"source: {part.source}", style="dim"))
     return Group(head, *(Padding(line, (0, 0, 0, 4)) for line in body))
+
+
+@lower.register
+def _(part: Section) -> RenderableType:
+    note = [RichText(part.note, style="dim")] if part.note else []
+    return Group("", RichText(part.title, style="bold"), *note, renderable(part.parts))
 
 
 @lower.register

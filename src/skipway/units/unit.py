@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from skipway.errors import SkipwayError
+from skipway.form import UnitForm
+from skipway.units.reading import checked, measured
 
 if TYPE_CHECKING:
-    from skipway.form import UnitForm
+    from collections.abc import Mapping
 
 __all__ = ["Kind", "StreamNumbers", "Unexplained", "Unit"]
 
@@ -40,6 +44,22 @@ class StreamNumbers:
     def to_dict(self) -> dict[str, float | None]:
         """Plain numbers by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> StreamNumbers:
+        """The numbers that `to_dict` wrote.
+
+        Raises:
+            SkipwayError: one is missing, unknown, or no number.
+        """
+        checked(data, _NUMBERS, "numbers of a unit")
+        return cls(**{name: measured(data[name], name) for name in _NUMBERS})
+
+
+_NUMBERS: Final = tuple(f.name for f in fields(StreamNumbers))
+_PLAIN: Final = (
+    "index", "path", "level", "closed", "dtype", "parameters", "flops", "activation_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +117,26 @@ class Unit:
             **self.numbers.to_dict(),
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Unit:
+        """The record that `to_dict` wrote; its form is read back from the equation.
+
+        Raises:
+            SkipwayError: a field is missing or unknown, or holds what it cannot hold.
+        """
+        checked(data, (*_PLAIN, "kind", "equation", "proof_error_eps", "shape", *_NUMBERS), "unit")
+        kind: Kind = data["kind"]
+        if kind not in get_args(Kind):
+            raise SkipwayError(f"kind of a unit {kind!r}", "one of " + ", ".join(get_args(Kind)))
+        return cls(
+            **{name: data[name] for name in _PLAIN},
+            kind=kind,
+            form=UnitForm.parse(data["equation"]),
+            proof_error=measured(data["proof_error_eps"], "proof_error_eps"),
+            shape=tuple(data["shape"]),
+            numbers=StreamNumbers.from_dict({name: data[name] for name in _NUMBERS}),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
@@ -109,3 +149,13 @@ class Unexplained:
     def to_dict(self) -> dict[str, str]:
         """The record as JSON-ready values."""
         return {"path": self.path, "op": self.op, "reason": self.reason}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Unexplained:
+        """The record that `to_dict` wrote.
+
+        Raises:
+            SkipwayError: a field is missing or unknown.
+        """
+        checked(data, ("path", "op", "reason"), "unexplained join")
+        return cls(data["path"], data["op"], data["reason"])

@@ -10,7 +10,7 @@ from skipway.diagnostics.finding import SEVERITIES, Finding, Severity
 from skipway.registry import Registry
 
 if TYPE_CHECKING:
-    from skipway.diagnostics.measure import Layer
+    from skipway.diagnostics.layer import Layer
     from skipway.trace.graph import Graph
     from skipway.units.unit import Unit
 
