@@ -1,0 +1,88 @@
+"""Where the files of a set may lie, and what is said when they do not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from skipway.data.cache import cache_folder
+from skipway.errors import SkipwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from skipway.data.images import ImageSplits
+    from skipway.spec import DataSpec
+
+__all__ = ["Layout", "download_folder", "places", "read_images"]
+
+
+class Layout(Protocol):
+    """One way in which the files of a set are laid out."""
+
+    @property
+    def words(self) -> str:
+        """The layout in words."""
+
+    def read(self, folder: Path) -> ImageSplits | None:
+        """All images below `folder`; None if the layout is not there."""
+
+
+def places(spec: DataSpec, name: str) -> list[Path]:
+    """Folders in which the files of a set are looked for, whether they exist or not.
+
+    Raises:
+        SkipwayError: the spec names a folder that is none.
+    """
+    if spec.root is not None:
+        root = Path(spec.root).expanduser()
+        if not root.is_dir():
+            what = "a file" if root.exists() else "no such folder"
+            raise SkipwayError(f"root={spec.root!r} of {name}: {what}", f"a folder that holds the files of {name}")
+        roots = [root]
+    else:
+        given = os.environ.get("SKIPWAY_DATA")
+        roots = [Path(given).expanduser()] if given else []
+        roots += [Path("data"), download_folder(spec)]
+    return [place for root in roots for place in (root, root / name)]
+
+
+def download_folder(spec: DataSpec) -> Path:
+    """Where files are fetched to."""
+    return cache_folder() / "data" if spec.root is None else Path(spec.root).expanduser()
+
+
+def read_images(
+    spec: DataSpec, name: str, layouts: Sequence[Layout], download: Callable[[Path], None] | None = None
+) -> ImageSplits:
+    """Read a set from the first place and layout that has it.
+
+    Args:
+        spec: names the folder, if it does, and says whether missing files may be fetched.
+        name: of the set, and of the folder that may hold it.
+        layouts: in the order in which they are tried.
+        download: fetches the files into a folder; None if they cannot be fetched.
+
+    Raises:
+        SkipwayError: the set is not there; the text says where it was looked for, and how to get it.
+    """
+    folders = places(spec, name)
+    for folder in folders:
+        for layout in layouts:
+            found = layout.read(folder) if folder.is_dir() else None
+            if found is not None:
+                return found
+    if download is not None and spec.download:
+        folder = download_folder(spec)
+        download(folder)
+        for layout in layouts:
+            found = layout.read(folder)
+            if found is not None:
+                return found
+    raise SkipwayError(
+        f"the files of {name} were not found in {', '.join(map(str, folders))}",
+        " or ".join(layout.words for layout in layouts),
+        "root=FOLDER or the environment variable SKIPWAY_DATA, which name the folder that holds them"
+        + (", or download=True, which fetches them" if download is not None else ""),
+    )
