@@ -74,8 +74,8 @@ class OptimizerSpec(Record):
         nesterov: whether SGD's momentum is Nesterov's.
         betas: of Adam.
         eps: of Adam.
-        decay: what is decayed: ``"all"`` parameters, as He et al. do, or ``"matrices"`` (no bias, no norm, no
-            embedding position), as for transformers.
+        decay: what is decayed: ``"all"`` parameters, as He et al. do, or ``"matrices"``, those of two and more
+            dimensions (no bias, no gain of a norm), as for transformers.
     """
 
     _what: ClassVar[str] = "optimizer"
@@ -146,6 +146,7 @@ class RecipeSpec(Record):
         batch_size: samples in a step, over all devices.
         clip_norm: the gradient's L2 norm is clipped to this; None for no clipping.
         label_smoothing: of the cross-entropy.
+        normalize: how the recipe normalises images: ``"channel"`` or ``"pixel"``, as in `DataSpec`.
         source: where it is from.
     """
 
@@ -158,11 +159,13 @@ class RecipeSpec(Record):
     batch_size: int = 128
     clip_norm: float | None = None
     label_smoothing: float = 0.0
+    normalize: Literal["channel", "pixel"] = "channel"
     source: str = ""
 
     def __post_init__(self) -> None:
         _at_least("steps", self.steps, 1)
         _at_least("batch_size", self.batch_size, 1)
+        _one_of("normalize", self.normalize, ("channel", "pixel"))
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise SkipwayError(f"clip_norm={self.clip_norm}", "a number above 0, or None for no clipping")
         if not 0 <= self.label_smoothing < 1:

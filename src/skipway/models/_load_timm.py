@@ -22,7 +22,9 @@ def timm_names() -> list[str]:
     return [str(name) for name in _timm().list_models()]
 
 
-def load_timm(name: str, batch_size: int) -> LoadedModel:
+def load_timm(
+    name: str, batch_size: int, num_classes: int | None = None, in_channels: int | None = None
+) -> LoadedModel:
     """Build a timm model with random weights.
 
     Raises:
@@ -35,11 +37,15 @@ def load_timm(name: str, batch_size: int) -> LoadedModel:
     # would go to the network, so only names of its registry pass.
     if not timm.is_model(name.partition(".")[0]):
         raise UnknownNameError("timm model", name, timm_names())
+    given = {
+        key: value for key, value in (("num_classes", num_classes), ("in_chans", in_channels)) if value is not None
+    }
     try:
-        model = timm.create_model(name, pretrained=False)
+        model = timm.create_model(name, pretrained=False, **given)
     except (RuntimeError, ValueError, AssertionError) as error:
         raise ModelRunError(f"timm cannot build {name!r}: {error}") from error
     c, h, w = model.default_cfg["input_size"]
+    c = in_channels or c
     batch = torch.randn(batch_size, c, h, w, generator=torch.Generator().manual_seed(0))
     return LoadedModel(model=model, label=f"timm:{name}", source="timm", mode="train", batch=batch)
 

@@ -26,7 +26,7 @@ def tv_names() -> list[str]:
     return [str(name) for name in list_models()]
 
 
-def load_tv(name: str, batch_size: int) -> LoadedModel:
+def load_tv(name: str, batch_size: int, num_classes: int | None = None) -> LoadedModel:
     """Build a torchvision model with random weights.
 
     Raises:
@@ -43,6 +43,8 @@ def load_tv(name: str, batch_size: int) -> LoadedModel:
     # Without this, a detection or segmentation network downloads its backbone.
     if "weights_backbone" in inspect.signature(builder).parameters:
         given["weights_backbone"] = None
+    if num_classes is not None:
+        given["num_classes"] = num_classes
     try:
         with warnings.catch_warnings():
             # inception_v3 and googlenet announce a change of their initialisation that is theirs to make.

@@ -1,0 +1,70 @@
+"""A model by name for given data: the head as wide as the classes, the stem as wide as the image."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from torch import nn
+
+from skipway.errors import SkipwayError
+from skipway.models._load_timm import load_timm
+from skipway.models._load_tv import load_tv
+from skipway.models.create import build, parse_name
+from skipway.models.load import load_model
+from skipway.models.net import Net
+
+__all__ = ["load_for"]
+
+
+def load_for(
+    name: str, *, num_classes: int, input_shape: tuple[int, ...], memory: Literal["keep", "recompute"] = "keep"
+) -> nn.Module:
+    """The model called `name`, freshly initialised, for samples of one shape.
+
+    Args:
+        name: as `load_model` reads it.
+        num_classes: K; the head of our own, torchvision's and timm's models is built for it, a factory's is as it is.
+        input_shape: of a sample: (C,H,W), or (T,) token ids.
+        memory: of our own models.
+
+    Raises:
+        UnknownNameError: nothing of that name.
+        SkipwayError: one of our own backbones that does not read such samples.
+        ModelRunError: the model's own code fails.
+    """
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix == "tv":
+        return load_tv(rest, 2, num_classes).model
+    if colon and prefix == "timm":
+        return load_timm(rest, 2, num_classes, input_shape[0] if len(input_shape) == 3 else None).model
+    if colon or name.endswith(".py"):
+        return load_model(name).model
+    model = _own(name, num_classes, input_shape)
+    model.set_grad_checkpointing(memory == "recompute")
+    return model
+
+
+def _own(name: str, num_classes: int, input_shape: tuple[int, ...]) -> Net:
+    net, design = parse_name(name)
+    cfg = net.cfg()
+    images, tokens = len(input_shape) == 3, cfg["input_dtype"] == "int64"
+    if images == tokens:
+        reads = "token ids" if tokens else "images"
+        has = f"images {input_shape}" if images else f"sequences of {input_shape[0]} token ids"
+        fits = "resnet20, wrn28_10, vit_tiny, mlp40" if images else "gpt_nano, bert_nano"
+        raise SkipwayError(f"{name} reads {reads}, and the data are {has}", "a model that reads them", fits)
+    if tokens:
+        if input_shape[0] > cfg["context"]:
+            raise SkipwayError(
+                f"sequences of {input_shape[0]} tokens for {name}",
+                f"at most {cfg['context']}, its context",
+                f"--context {cfg['context']}",
+            )
+    elif len(cfg["input_size"]) == 1:
+        net = net.with_input(in_channels=math.prod(input_shape), image_size=None)
+    else:
+        if input_shape[1] != input_shape[2]:
+            raise SkipwayError(f"images of {input_shape[1]}×{input_shape[2]} pixels", "square ones", "--image-size")
+        net = net.with_input(in_channels=input_shape[0], image_size=input_shape[1])
+    return build(net, design, name=name.strip(), num_classes=num_classes)

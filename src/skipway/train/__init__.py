@@ -1,0 +1,1 @@
+"""Training: one visible loop over Lightning Fabric, optimisers and schedules, run folders, checkpoints."""

@@ -1,0 +1,148 @@
+"""Checkpoints: model, optimiser, random state and position as one safetensors file; nothing is unpickled.
+
+Tensors are named ``model/KEY``, ``optimizer/INDEX/NAME`` and ``random/WHERE``; everything else is JSON in the file's
+own metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from skipway.errors import SkipwayError
+from skipway.train.folder import RunFolder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import Tensor
+
+__all__ = ["Position", "Snapshot", "load_checkpoint", "save_checkpoint", "save_weights"]
+
+FORMAT: Final = "skipway.checkpoint/1.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a training stands.
+
+    Args:
+        step: optimiser steps that are done.
+        seconds: of training so far, over all its stretches.
+        metrics_bytes: length of the metrics file at that moment.
+        pending: losses of the steps that have no line of metrics yet.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    metrics_bytes: int = 0
+    pending: tuple[float, ...] = field(default=())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What a checkpoint holds.
+
+    Args:
+        model: state dict of the model.
+        optimizer: state dict of the optimiser.
+        random: states of the random number generators, by where they belong.
+        position: where the training stands.
+    """
+
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    random: dict[str, Tensor]
+    position: Position
+
+
+def save_checkpoint(path: Path, snapshot: Snapshot) -> None:
+    """Write a checkpoint, whole or not at all; the one before stays until the new one is on the disk.
+
+    Raises:
+        SkipwayError: it cannot be written.
+    """
+    tensors = {f"model/{key}": value for key, value in snapshot.model.items()}
+    tensors |= {f"random/{key}": value for key, value in snapshot.random.items()}
+    plain: dict[str, dict[str, Any]] = {}
+    for index, state in snapshot.optimizer["state"].items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"optimizer/{index}/{name}"] = value
+            else:
+                plain.setdefault(str(index), {})[name] = value
+    header = {
+        "format": FORMAT,
+        "position": json.dumps(asdict(snapshot.position)),
+        "optimizer": json.dumps({"groups": snapshot.optimizer["param_groups"], "state": plain}),
+    }
+    _write(path, tensors, header)
+
+
+def save_weights(path: Path, state: dict[str, Tensor]) -> None:
+    """Write a state dict, whole or not at all.
+
+    Raises:
+        SkipwayError: it cannot be written.
+    """
+    _write(path, state, {"format": "pt"})
+
+
+def load_checkpoint(path: Path) -> Snapshot:
+    """Read a checkpoint back.
+
+    Raises:
+        SkipwayError: there is none, it is damaged, or it is of another version.
+    """
+    if not path.exists():
+        raise SkipwayError(f"no checkpoint at {path}", "a run that was stopped behind its first checkpoint")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # no mapping, only `keys`
+    except (SafetensorError, OSError) as error:
+        raise SkipwayError(f"the checkpoint {path} cannot be read: {error}", "the file as it was written") from error
+    if header.get("format") != FORMAT:
+        raise SkipwayError(f"{path} is of format {header.get('format')!r}", repr(FORMAT))
+    read = json.loads(header["optimizer"])
+    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in read["state"].items()}
+    for key, value in tensors.items():
+        where, _, rest = key.partition("/")
+        if where == "optimizer":
+            index, _, name = rest.partition("/")
+            state.setdefault(int(index), {})[name] = value
+    groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in read["groups"]]
+    position = json.loads(header["position"])
+    return Snapshot(
+        model=_under(tensors, "model/"),
+        optimizer={"state": state, "param_groups": groups},
+        random=_under(tensors, "random/"),
+        position=Position(**{**position, "pending": tuple(position["pending"])}),
+    )
+
+
+def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
+    # Tied weights share storage, which safetensors refuses; each name gets its own copy of the bytes.
+    own = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(own, temporary, metadata=header)
+        except SafetensorError as error:
+            code = next((c for c in _CODES if f"code: {c}" in str(error)), None)
+            raise (OSError(code, _CODES[code]) if code else OSError(str(error))) from error
+
+    RunFolder.write_atomically(path, write)
+
+
+# What the safetensors library says in words, as the system's own numbers.
+_CODES: Final = {28: "No space left on device", 27: "File too large", 122: "Disk quota exceeded"}
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}

@@ -1,0 +1,56 @@
+"""How a run ends: its result, and where the first number stopped being finite if it diverged."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
+
+if TYPE_CHECKING:
+    from skipway.train.folder import RunFolder
+    from skipway.train.loop import DivergedError, Training
+
+__all__ = ["LAST_STEPS", "diverged", "finished"]
+
+# The training loss of a run is the mean over this many of its last steps.
+LAST_STEPS: Final = 50
+
+
+def finished(training: Training, folder: RunFolder) -> dict[str, Any]:
+    """Write and return the result of a run that came to its end."""
+    return _ended(training, folder, {"status": "finished", "steps": training.position.step})
+
+
+def diverged(training: Training, folder: RunFolder, error: DivergedError) -> dict[str, Any]:
+    """Write and return the result of a run whose loss is not finite, with the place where that began."""
+    leaf = non_finite_leaf(training.net)
+    if leaf:
+        where, what = leaf.rpartition(".")[0], f"parameter {leaf} is not finite"
+    else:
+        with training.fabric.autocast():
+            seen = first_non_finite(training.net, error.batch[0], keep_parameters=False)
+        where, what = seen.get("path", ""), f"{seen.get('operation', 'the loss itself')} is the first not finite"
+    facts = {"status": "diverged", "steps": error.step, "loss": error.loss, "where": where, "what": what}
+    return _ended(training, folder, facts | {"checkpoint_step": training.position.step or None})
+
+
+def _ended(training: Training, folder: RunFolder, facts: dict[str, Any]) -> dict[str, Any]:
+    spec, lines = training.spec, folder.read_metrics()
+    losses = [line for line in lines if "loss" in line]
+    kept = [float(line["loss"]) for line in losses[-math.ceil(LAST_STEPS / spec.log_every) :]]
+    tested: dict[str, Any] = next((line for line in reversed(lines) if "test_error" in line), {})
+    seconds, done = (losses[-1]["seconds"], losses[-1]["step"]) if losses else (0.0, 0)
+    result = {
+        **facts,
+        "model": spec.model,
+        "seed": spec.seed,
+        "train_loss": sum(kept) / len(kept) if kept else None,
+        "test_loss": tested.get("test_loss"),
+        "test_error": tested.get("test_error"),
+        "seconds": seconds,
+        "samples_per_sec": done * spec.recipe.batch_size / seconds if seconds else None,
+        "parameters": sum(p.numel() for p in training.net.parameters()),
+    }
+    folder.write_json(folder.result_path, result)
+    return result

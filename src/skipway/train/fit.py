@@ -1,0 +1,261 @@
+"""Carry out a run: prepare, train, inspect at both ends, keep everything in a run folder."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skipway.data import open_data
+from skipway.errors import MissingPackageError, SkipwayError
+from skipway.models.load_for import load_for
+from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
+from skipway.train.ending import diverged, finished
+from skipway.train.evaluate import check_output
+from skipway.train.folder import RunFolder, read_json
+from skipway.train.hardware import environment, resolve_layout
+from skipway.train.listen import Listener
+from skipway.train.look import look
+from skipway.train.loop import DivergedError, Training, train
+from skipway.train.metrics import MetricsFile
+from skipway.train.optimizer import build_optimizer
+from skipway.train.randomness import gathered_random, set_own_random_
+from skipway.train.run import Run
+from skipway.train.stop import stop_on_signals
+from skipway.train.strategy import full_state, is_sharded, load_full_state_, make_fabric
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_fabric import Fabric
+    from lightning_fabric.loggers.logger import Logger
+    from torch import nn
+
+    from skipway.data import Dataset
+    from skipway.spec import RunSpec
+
+__all__ = ["resume", "run_spec"]
+
+
+def run_spec(
+    spec: RunSpec,
+    out: str | Path,
+    *,
+    module: nn.Module | None = None,
+    data: Dataset | None = None,
+    listener: Listener | None = None,
+    log: str | None = None,
+) -> Run:
+    """Carry out a run spec in a new folder.
+
+    Args:
+        spec: what to do.
+        out: the folder; new or empty.
+        module: the model, where `spec.model` is no name.
+        data: the data set, if it is open already.
+        listener: is told what happens.
+        log: ``"tensorboard"`` to write scalars there too.
+
+    Raises:
+        SkipwayError: the folder holds something; the data are not there; the model does not fit them.
+    """
+    return _Session(spec, RunFolder(out), module, data, listener or Listener(), resumed=False).run(log)
+
+
+def resume(
+    path: str | Path,
+    *,
+    module: nn.Module | None = None,
+    data: Dataset | None = None,
+    listener: Listener | None = None,
+    log: str | None = None,
+) -> Run:
+    """Go on with a run that was stopped, to the same bits as if it had not been.
+
+    Args:
+        path: folder of the run.
+        module: the model as it was at the beginning, where the run was given a module.
+        data: the data set, if it is open already.
+        listener: is told what happens.
+        log: as for `run_spec`.
+
+    Raises:
+        SkipwayError: no run lies there, it is over, it needs its module, or the data are others.
+    """
+    folder = RunFolder(path)
+    spec = folder.read_spec()
+    if folder.finished:
+        status = read_json(folder.result_path)["status"]
+        raise SkipwayError(f"the run in {path} is over ({status})", "a run that was stopped", f"skipway report {path}")
+    if spec.model.startswith("module:") and module is None:
+        raise SkipwayError(
+            f"the run in {path} was given a module, {spec.model.removeprefix('module:')}",
+            "the same module, freshly built",
+            "skipway.resume(DIR, module=MyNet())",
+        )
+    return _Session(spec, folder, module, data, listener or Listener(), resumed=True).run(log)
+
+
+class _Session:
+    """One stretch of a run, from its start or a checkpoint to its end or a stop."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        folder: RunFolder,
+        module: nn.Module | None,
+        data: Dataset | None,
+        listener: Listener,
+        *,
+        resumed: bool,
+    ) -> None:
+        self.spec, self.folder, self.listener, self.resumed = spec, folder, listener, resumed
+        self._module, self._data = module, data
+
+    def run(self, log: str | None) -> Run:
+        """Everything, with the folder held by the first rank."""
+        fabric = make_fabric(self.spec, self._loggers(log))
+        fabric.launch()
+        with self.folder.locked() if fabric.is_global_zero else nullcontext():
+            if fabric.is_global_zero and not self.resumed:
+                self.folder.create(self.spec)
+            fabric.barrier()
+            threads = torch.get_num_threads()
+            try:
+                self._stretch(fabric)
+            finally:
+                torch.set_num_threads(threads)
+        return Run(self.folder.path)
+
+    def _stretch(self, fabric: Fabric) -> None:
+        spec, folder, first = self.spec, self.folder, fabric.is_global_zero
+        net, data, facts = self._prepared(fabric)
+        snapshot = load_checkpoint(folder.checkpoint_path) if self.resumed and folder.checkpoint_path.exists() else None
+        if snapshot is None and spec.inspect and first:
+            look("start", net, data, folder, self.listener)
+        # A sharded net cannot be inspected; its weights go into this one at the end.
+        twin = copy.deepcopy(net) if is_sharded(fabric) and spec.inspect and first else None
+
+        model = fabric.setup_module(net)
+        optimizer = build_optimizer(net, spec.recipe.optimizer, fused=not is_sharded(fabric))
+        stepping: Any = fabric.setup_optimizers(optimizer)
+        position = Position()
+        if snapshot is None:
+            # Ranks begin with the same weights and draw different dropout.
+            fabric.seed_everything(spec.seed + fabric.global_rank, verbose=False)
+        else:
+            load_full_state_(fabric, net, optimizer, snapshot.model, snapshot.optimizer)
+            set_own_random_(snapshot.random, fabric)
+            position = snapshot.position
+
+        def save(at: Position) -> None:
+            model_state, optimizer_state = full_state(fabric, net, optimizer)
+            states = gathered_random(fabric)
+            if first:
+                whole = Snapshot(model=model_state, optimizer=optimizer_state, random=states, position=at)
+                save_checkpoint(folder.checkpoint_path, whole)
+
+        with stop_on_signals() as stop:
+            training = Training(
+                spec=spec, fabric=fabric, net=net, model=model, optimizer=stepping, data=data, metrics=None, save=save,
+                stopped=stop, position=position,
+            )  # fmt: skip
+            if first:
+                self.listener.started(spec, step=position.step, facts=_one_line(facts))
+                training.metrics = MetricsFile(
+                    folder.metrics_path, length=position.metrics_bytes, listener=self.listener.measured,
+                    loggers=fabric.loggers,
+                )  # fmt: skip
+            over = self._trained(training)
+        if over:
+            state, _ = full_state(fabric, net, optimizer)
+            if first:
+                save_weights(folder.weights_path, state)
+                if twin is not None:
+                    twin.load_state_dict(state)
+                if spec.inspect:
+                    look("end", twin or net, data, folder, self.listener)
+                self.listener.ended(finished(training, folder))
+
+    def _trained(self, training: Training) -> bool:
+        """Whether the run came to its end; what happened otherwise is written and said."""
+        try:
+            over = train(training)
+        except DivergedError as error:
+            if training.metrics is not None:
+                self.listener.ended(diverged(training, self.folder, error))
+            return False
+        finally:
+            if training.metrics is not None:
+                training.metrics.close()
+        if not over:
+            self.listener.noted(
+                f"stopped at step {training.position.step}; to go on: skipway train --resume {self.folder.path}"
+            )
+        return over
+
+    def _prepared(self, fabric: Fabric) -> tuple[nn.Module, Dataset, dict[str, Any]]:
+        """The net on its device, the data, and the facts of ``environment.json``, written or compared."""
+        spec, folder = self.spec, self.folder
+        known = read_json(folder.environment_path) if self.resumed and folder.environment_path.exists() else {}
+        threads = known.get("threads", spec.threads)
+        if threads is not None:
+            torch.set_num_threads(threads)
+        data = self._data or open_data(spec.data, device=fabric.device)
+        fabric.seed_everything(spec.seed, verbose=False)
+        net = self._module or load_for(
+            spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
+        )
+        channels_last = resolve_layout(spec.channels_last, net)
+        net.to(fabric.device)
+        if channels_last:
+            net.to(memory_format=torch.channels_last)
+        x, y = data.sample(2)
+        check_output(net, x, y, data.info)
+        facts = environment(spec, fabric=fabric, channels_last=channels_last)
+        facts["data"] = asdict(data.info)
+        if known:
+            self._compare(known, facts)
+        elif fabric.is_global_zero:
+            folder.write_json(folder.environment_path, facts)
+        return net, data, facts
+
+    def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:
+        """A run goes on only with the same data and devices; other versions are said, since they may change bits."""
+        before, now = known["data"]["fingerprint"], facts["data"]["fingerprint"]
+        if before != now:
+            raise SkipwayError(
+                f"the data are others than those the run began with (fingerprint {now}, was {before})",
+                f"{known['data']['name']}: {known['data']['note']}",
+            )
+        for key in ("devices", "strategy", "precision"):
+            if known[key] != facts[key]:
+                raise SkipwayError(
+                    f"--{key} {facts[key]} for a run that began with {known[key]}", f"--{key} {known[key]}"
+                )
+        changed = [f"{k} {known[k]} → {facts[k]}" for k in ("torch", "processor", "python") if known[k] != facts[k]]
+        if changed:
+            self.listener.noted("perhaps not the bits of an undisturbed run: " + ", ".join(changed))
+
+    def _loggers(self, log: str | None) -> list[Logger]:
+        if log is None:
+            return []
+        if log != "tensorboard":
+            raise SkipwayError(f"--log {log}", "tensorboard")
+        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+
+        try:
+            return [TensorBoardLogger(root_dir=self.folder.path, name="tensorboard", version="")]
+        except ModuleNotFoundError:
+            raise MissingPackageError("tensorboard", "--log tensorboard", "track") from None
+
+
+def _one_line(facts: dict[str, Any]) -> str:
+    how = {"bf16-mixed": "bf16 autocast", "32-true": "float32"}.get(facts["precision"], facts["precision"])
+    layout = ", channels-last" if facts["channels_last"] else ""
+    where = facts["processor"] if facts["device"].startswith("cpu") else facts["device"]
+    several = f" × {facts['devices']} ({facts['strategy']})" if facts["devices"] > 1 else ""
+    return f"{how}{layout}, {facts['threads']} thread{'s' * (facts['threads'] != 1)} on {where}{several}"

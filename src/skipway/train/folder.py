@@ -1,0 +1,188 @@
+"""The run folder: what a training writes, where, and how nothing is left half-written.
+
+DIR/spec.json                what was asked for
+DIR/environment.json         what it ran on and with, and the data's fingerprint
+DIR/metrics.jsonl            one line each `log_every` steps, and one for each test
+DIR/inspection-start.json    the net before the first step
+DIR/checkpoint/state.safetensors   everything needed to go on
+DIR/inspection-end.json      the net behind the last step
+DIR/model.safetensors        final weights
+DIR/result.json              the last thing written: a run with it is over
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from skipway.errors import SkipwayError
+from skipway.report.jsonout import dumps
+from skipway.spec import RunSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["RunFolder", "writing"]
+
+
+class RunFolder:
+    """Paths and files of one run.
+
+    Args:
+        path: the folder; need not exist.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.spec_path = self.path / "spec.json"
+        self.environment_path = self.path / "environment.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.checkpoint_path = self.path / "checkpoint" / "state.safetensors"
+        self.weights_path = self.path / "model.safetensors"
+        self.result_path = self.path / "result.json"
+
+    def inspection_path(self, when: str) -> Path:
+        """Where the inspection at the ``"start"`` or the ``"end"`` lies."""
+        return self.path / f"inspection-{when}.json"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is over."""
+        return self.result_path.exists()
+
+    def create(self, spec: RunSpec) -> None:
+        """Make the folder for a new run.
+
+        Raises:
+            SkipwayError: it holds another run, the same run, or something else; or it cannot be written.
+        """
+        if self.spec_path.exists():
+            same = self.read_spec() == spec
+            what = "this very run" if same else "another run"
+            state = "finished" if self.finished else "not finished"
+            hint = "another --out" if self.finished or not same else f"skipway train --resume {self.path}"
+            raise SkipwayError(f"{self.path} holds {what}, {state}", "an empty or new folder", hint)
+        if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
+            raise SkipwayError(f"{self.path} is not empty and holds no run", "an empty or new folder", "another --out")
+        self.write_json(self.spec_path, spec.to_dict())
+
+    def read_spec(self) -> RunSpec:
+        """What was asked for.
+
+        Raises:
+            SkipwayError: no run lies there, or one of another version.
+        """
+        if not self.spec_path.exists():
+            raise SkipwayError(f"no run in {self.path}", "a folder with spec.json, as skipway train writes it")
+        return RunSpec.from_dict(read_json(self.spec_path))
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines of the metrics; a last line that was cut off is left out."""
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def write_json(self, path: Path, value: object) -> None:
+        """Write atomically, whole or not at all."""
+        self.write_atomically(path, lambda temporary: temporary.write_text(dumps(value) + "\n", encoding="utf-8"))
+
+    @staticmethod
+    def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+        """Write beside it, bring it to the disk, then rename: whoever reads sees the old file or the new one.
+
+        Raises:
+            SkipwayError: the disk is full, or the folder may not be written.
+        """
+        temporary = path.with_name(f".{path.name}.new")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                write(temporary)
+                # Some writers give no permissions to others; a run folder is as readable as any new file.
+                temporary.chmod(0o666 & ~_umask())
+                with temporary.open("rb+") as file:
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            _sync_folder(path.parent)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder for this process; the system lets go of it however the process ends.
+
+        Raises:
+            SkipwayError: another process holds it.
+        """
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise SkipwayError(
+                    f"another process trains in {self.path}", "one process for each run", "wait, or another --out"
+                ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        SkipwayError: it is missing or holds no JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SkipwayError(f"{path} is missing", "a whole run folder") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SkipwayError(f"{path} holds no JSON: {error}", "the file as it was written") from None
+    if not isinstance(value, dict):
+        raise SkipwayError(f"{path} holds a {type(value).__name__}", "a JSON object")
+    return value
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the file system as errors for people.
+
+    Raises:
+        SkipwayError: no space left, no permission, or whatever else the system says.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        why = "no space left" if full else error.strerror or str(error)
+        kept = "; what was there before is whole" if path.exists() else ""
+        hint = "free some space, then resume" if full else "a folder that you may write, with --out"
+        raise SkipwayError(f"cannot write {path}: {why}{kept}", "", hint) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(path: Path) -> None:
+    """Bring a rename to the disk; systems without folder handles do it themselves."""
+    if os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,47 @@
+"""The inspection of a net at the start and at the end of its training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from skipway.diagnostics.inspect import inspect
+from skipway.errors import SkipwayError
+from skipway.train.evaluate import cross_entropy as mean_cross_entropy
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from skipway.data import Dataset
+    from skipway.train.folder import RunFolder
+    from skipway.train.listen import Listener
+
+__all__ = ["look"]
+
+SAMPLES: Final = 32
+
+
+def look(when: str, net: nn.Module, data: Dataset, folder: RunFolder, listener: Listener) -> None:
+    """Inspect a net in train mode, under the loss it is trained with, and keep what was seen.
+
+    Args:
+        when: ``"start"`` or ``"end"``.
+        net: is left as it was.
+        data: fixed samples without augmentation come from it.
+        folder: of the run.
+        listener: is told if the net cannot be inspected; a training may well work all the same.
+    """
+    x, y = data.sample(min(SAMPLES, data.info.train_size))
+
+    def cross_entropy(output: Any) -> Tensor:
+        return mean_cross_entropy(output, y)
+
+    mode = net.training
+    net.train()
+    try:
+        seen = inspect(net, x, cross_entropy, name=folder.read_spec().model)
+    except SkipwayError as error:
+        listener.noted(f"not inspected at the {when}: {error}")
+        return
+    finally:
+        net.train(mode)
+    folder.write_json(folder.inspection_path(when), seen.to_dict())

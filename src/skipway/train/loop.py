@@ -1,0 +1,186 @@
+"""The training loop: everything that happens in a step, in the order in which it happens."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from skipway.models.net import Net
+from skipway.train.checkpoint import Position
+from skipway.train.evaluate import Score, cross_entropy, score
+from skipway.train.optimizer import set_rate
+from skipway.train.schedule import multiplier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightning_fabric import Fabric
+    from torch import Tensor, nn
+
+    from skipway.data import Dataset
+    from skipway.spec import RunSpec
+    from skipway.train.metrics import MetricsFile
+
+__all__ = ["DivergedError", "Training", "train"]
+
+
+class DivergedError(Exception):
+    """The loss is not finite.
+
+    Args:
+        step: the step whose loss it is.
+        loss: its value.
+        batch: inputs and targets of that step.
+    """
+
+    def __init__(self, step: int, loss: float, batch: tuple[Tensor, Tensor]) -> None:
+        super().__init__(f"loss {loss} at step {step}")
+        self.step, self.loss, self.batch = step, loss, batch
+
+
+@dataclass(kw_only=True)
+class Training:
+    """What a training runs on.
+
+    Args:
+        spec: what was asked for.
+        fabric: devices, precision, communication.
+        net: the module itself.
+        model: the module as `Fabric.setup_module` returned it.
+        optimizer: as `Fabric.setup_optimizers` returned it.
+        data: the data set.
+        metrics: where lines of metrics go; None on other ranks than the first.
+        save: writes a checkpoint at a position.
+        stopped: whether somebody wants the training to stop, asked behind each step.
+        test_batch: samples in a batch of the test.
+    """
+
+    spec: RunSpec
+    fabric: Fabric
+    net: nn.Module
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    data: Dataset
+    metrics: MetricsFile | None
+    save: Callable[[Position], None]
+    stopped: Callable[[], bool]
+    position: Position = field(default_factory=Position)
+    test_batch: int = 500
+
+    def test(self) -> Score:
+        """Loss and error over the test set."""
+        fabric = self.fabric
+        batches = self.data.test(batch_size=self.test_batch, rank=fabric.global_rank, world_size=fabric.world_size)
+        return score(fabric, self.model, batches)
+
+
+def train(run: Training) -> bool:
+    """Train from where `run.position` stands to the end; False if somebody stopped it, behind a checkpoint.
+
+    Raises:
+        DivergedError: the loss is not finite. The step is not taken; the checkpoint before it stays.
+    """
+    spec, fabric, recipe = run.spec, run.fabric, run.spec.recipe
+    batches = run.data.train(
+        batch_size=recipe.batch_size,
+        seed=spec.seed,
+        start=run.position.step,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
+    progress = run.net.stack.progress if isinstance(run.net, Net) else None
+    # On a processor reading a number costs nothing; on an accelerator it waits, so losses are read in bundles.
+    bundle = 1 if fabric.device.type == "cpu" else spec.log_every
+    unread: list[Tensor] = []
+    losses = list(run.position.pending)
+    before, began = run.position.seconds, time.perf_counter()
+    grad_norm: Tensor | None = None
+    run.model.train()
+
+    for step in range(run.position.step, recipe.steps):
+        x, y = next(batches)
+        if progress is not None:
+            progress.fill_(step / recipe.steps)
+        share = multiplier(recipe.schedule, step, recipe.steps)
+        set_rate(run.optimizer, share)
+
+        loss = cross_entropy(run.model(x), y, recipe.label_smoothing)
+        unread.append(loss.detach())
+        if len(unread) == bundle:
+            losses += _read(fabric, unread)
+            if not math.isfinite(losses[-1]):
+                raise DivergedError(step, losses[-1], (x, y))
+
+        run.optimizer.zero_grad(set_to_none=True)
+        fabric.backward(loss)
+        if recipe.clip_norm is not None:
+            grad_norm = fabric.clip_gradients(
+                run.model, run.optimizer, max_norm=recipe.clip_norm, error_if_nonfinite=False
+            )
+        run.optimizer.step()
+        if isinstance(run.net, Net):
+            run.net.design.after_step_(run.net.stack.built_units())
+
+        done, last = step + 1, step + 1 == recipe.steps
+        if done % spec.log_every == 0 or last:
+            losses += _read(fabric, unread)
+            if not math.isfinite(losses[-1]):
+                raise DivergedError(step, losses[-1], (x, y))
+            _write(run, {
+                "step": done, "loss": math.fsum(losses) / len(losses), "lr": recipe.optimizer.lr * share,
+                "seconds": round(before + time.perf_counter() - began, 3),
+                **({} if grad_norm is None else {"grad_norm": float(grad_norm)}),
+            })  # fmt: skip
+            losses = []
+        if (spec.test_every and done % spec.test_every == 0) or last:
+            paused = time.perf_counter()
+            tested = run.test()
+            began += time.perf_counter() - paused
+            _write(run, {"step": done, "test_loss": tested.loss, "test_error": tested.error})
+        stop = _agreed(fabric, run.stopped(), done, spec.log_every)
+        if stop or last or (spec.checkpoint_every and done % spec.checkpoint_every == 0):
+            losses += _read(fabric, unread)
+            paused = time.perf_counter()
+            length = 0 if run.metrics is None else run.metrics.synced()
+            run.position = Position(
+                step=done, seconds=before + paused - began, metrics_bytes=length, pending=tuple(losses)
+            )
+            run.save(run.position)
+            began += time.perf_counter() - paused
+        if stop and not last:
+            return False
+    return True
+
+
+def _read(fabric: Fabric, unread: list[Tensor]) -> list[float]:
+    """The losses as numbers, each the mean over all ranks; empties the list."""
+    if not unread:
+        return []
+    stacked = torch.stack(unread)
+    unread.clear()
+    if fabric.world_size > 1:
+        reduced = fabric.all_reduce(stacked, reduce_op="mean")
+        assert isinstance(reduced, torch.Tensor)
+        stacked = reduced
+    values: list[float] = stacked.tolist()
+    return values
+
+
+def _agreed(fabric: Fabric, wanted: bool, done: int, every: int) -> bool:
+    """Whether to stop: ranks agree, and talk about it only when metrics are written."""
+    if fabric.world_size == 1:
+        return wanted
+    if done % every:
+        return False
+    votes = fabric.all_reduce(torch.tensor(float(wanted), device=fabric.device), reduce_op="sum")
+    assert isinstance(votes, torch.Tensor)
+    return bool(votes > 0)
+
+
+def _write(run: Training, line: dict[str, Any]) -> None:
+    if run.metrics is not None:
+        run.metrics.write(line)

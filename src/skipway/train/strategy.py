@@ -1,0 +1,121 @@
+"""Devices and strategies: Fabric from a spec, and the full state of a model however it is spread."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import nn
+
+from skipway.errors import SkipwayError
+from skipway.models.unit import PlannedUnit
+from skipway.train.hardware import resolve_precision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightning_fabric.loggers.logger import Logger
+    from torch import Tensor
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from skipway.spec import RunSpec
+
+__all__ = ["full_state", "is_sharded", "load_full_state_", "make_fabric"]
+
+
+def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
+    """Fabric for a run; under ``torchrun`` the number of processes is the launcher's.
+
+    Raises:
+        SkipwayError: a device, strategy or precision that is not there.
+    """
+    strategy: Any = ModelParallelStrategy(parallelize_fn=_shard) if spec.strategy == "fsdp2" else spec.strategy
+    given: dict[str, Any] = {
+        "accelerator": spec.accelerator, "devices": spec.devices, "strategy": strategy,
+        "loggers": list(loggers) or None,
+    }  # fmt: skip
+    # It announces its choice of precision; ours is said in the run's own line.
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    try:
+        # Only Fabric knows which device "auto" means, and the precision depends on it.
+        kind = Fabric(accelerator=spec.accelerator, devices=1).device.type
+        precision: Any = resolve_precision(spec.precision, kind)
+        return Fabric(**given, precision=precision)
+    except SkipwayError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise SkipwayError(
+            f"accelerator={spec.accelerator!r}, devices={spec.devices}, strategy={spec.strategy!r}: {error}",
+            "what Lightning Fabric offers on this machine",
+        ) from error
+
+
+def is_sharded(fabric: Fabric) -> bool:
+    """Whether parameters are spread over ranks."""
+    return isinstance(fabric.strategy, ModelParallelStrategy)
+
+
+def full_state(
+    fabric: Fabric, net: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State dicts of model and optimiser, whole, on every rank that asks; all ranks must ask together."""
+    if not is_sharded(fabric):
+        return net.state_dict(), optimizer.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    model_state, optimizer_state = get_state_dict(
+        net, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    return cast("dict[str, Tensor]", model_state), dict(optimizer_state)
+
+
+def load_full_state_(
+    fabric: Fabric,
+    net: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    model_state: dict[str, Tensor],
+    optimizer_state: dict[str, Any],
+) -> None:
+    """Put back what `full_state` gave.
+
+    Raises:
+        SkipwayError: the states are of another model.
+    """
+    try:
+        if is_sharded(fabric):
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+            set_state_dict(
+                net, optimizer, model_state_dict=cast("dict[str, Any]", model_state),
+                optim_state_dict=optimizer_state, options=StateDictOptions(full_state_dict=True),
+            )  # fmt: skip
+            return
+        net.load_state_dict(model_state)
+        optimizer.load_state_dict(optimizer_state)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise SkipwayError(
+            f"the checkpoint is of another model: {error}", "the model that the run began with"
+        ) from error
+    # Fused kernels walk parameter and state in the same order of memory.
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def _shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Each unit (of a stranger's model: each entry of a list of modules) sharded by itself, then the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    within = mesh["data_parallel"]
+    blocks: list[nn.Module] = [m for m in model.modules() if isinstance(m, PlannedUnit)]
+    if not blocks:
+        blocks = [child for m in model.modules() if isinstance(m, nn.ModuleList | nn.Sequential) for child in m]
+    for block in blocks:
+        if any(True for _ in block.parameters()):
+            fully_shard(block, mesh=within)
+    fully_shard(model, mesh=within)
+    return model
