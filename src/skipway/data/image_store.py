@@ -84,7 +84,7 @@ class ImageStore:
 
     def _view_windows(self, store: Tensor) -> Tensor:
         """(starts, H, W·C): for every pixel of the store, the window whose upper left corner it is."""
-        _, _, rows, columns, channels = self.shape
+        columns, channels = self.shape[3:]
         starts = store.numel() // channels - ((self.height - 1) * columns + self.width) + 1
         size = (starts, self.height, self.width * channels)
         return store.as_strided(size, (channels, columns * channels, 1))

@@ -74,7 +74,7 @@ class _Prepared:
         numbers = (self.statistics.mean, self.statistics.std)
         for tensor in (*numbers, self.train.pixels, self.train.labels, self.test.pixels, self.test.labels):
             digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.contiguous().numpy())
+            digest.update(tensor.contiguous().numpy().data)
         return digest.hexdigest()[:32]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Images", "ImageSplits"]
+__all__ = ["ImageSplits", "Images"]
 
 
 @dataclass(frozen=True)

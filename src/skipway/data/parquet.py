@@ -19,6 +19,7 @@ from skipway.data.images import Images, ImageSplits
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["ParquetLayout"]
@@ -75,9 +76,7 @@ class ParquetLayout:
         for split, tables in read.items():
             encoded = [row for table in tables for row in table.encoded]
             places = [f"{table.path}, row {k}" for table in tables for k in range(len(table.encoded))]
-            pixels = decode_all(
-                len(encoded), lambda k, e=encoded: decode_bytes(e[k], self.mode), lambda k, p=places: p[k]
-            )
+            pixels = decode_all(len(encoded), _decoder(encoded, self.mode), places.__getitem__)
             labels = np.concatenate([table.labels for table in tables])
             split_images[split] = Images(pixels, torch.from_numpy(labels))
         classes = read["train"][0].classes or self.classes
@@ -119,13 +118,17 @@ class ParquetLayout:
             )
 
     def _labels(self, path: Path, column: Any) -> np.ndarray:
-        labels = column.to_numpy()
+        labels: np.ndarray = column.to_numpy()
         bad = np.flatnonzero(~((labels >= 0) & (labels < self.num_classes)))  # also NaN, which stands for none
         if len(bad):
             raise SkipwayError(
                 f"{path}, row {bad[0]}: label {labels[bad[0]]}", f"a class from 0 to {self.num_classes - 1}"
             )
         return labels.astype(np.int64)
+
+
+def _decoder(encoded: list[bytes], mode: Mode) -> Callable[[int], np.ndarray]:
+    return lambda k: decode_bytes(encoded[k], mode)
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,6 @@ def resize(pixels: Tensor, size: int | None, name: str) -> Tensor:
     options = {"mode": "area"} if whole else {"mode": "bilinear", "antialias": True}
     parts = []
     for chunk in pixels.split(_CHUNK):
-        small = F.interpolate(chunk.permute(0, 3, 1, 2).float(), size=(size, size), **options)  # type: ignore[arg-type]
+        small = F.interpolate(chunk.permute(0, 3, 1, 2).float(), size=(size, size), **options)
         parts.append(small.round_().clamp_(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous())
     return torch.cat(parts)
