@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from skipway.diagnostics.layer import Layer
-    from skipway.units.unit import Unit
+    from skipway.units.unit import StreamNumbers, Unit
 
-__all__ = ["layer_map", "stream_map"]
+__all__ = ["branch_share", "layer_map", "stream_map"]
 
 # A shortcut longer than this is named by letter too, so that the line stays readable.
 LONGEST_SHORTCUT: Final = 18
@@ -67,6 +67,14 @@ def _layer(layer: Layer) -> Stretch:
     )  # fmt: skip
 
 
+def branch_share(numbers: StreamNumbers) -> float | None:
+    """``rms(branch) / (rms(shortcut) + rms(branch))``, dimensionless; None where one of them was not measured."""
+    branch, shortcut = numbers.branch_rms, numbers.shortcut_rms
+    if branch is None or shortcut is None or branch + shortcut == 0:
+        return None
+    return branch / (branch + shortcut)
+
+
 def _size(unit: Unit) -> tuple[int, ...]:
     """The shape that units alike have in common; the width of a concatenation grows with every unit."""
     if unit.form.merge != "concat":
@@ -78,7 +86,7 @@ def _stretch(units: Sequence[Unit], place: tuple[int, int], letters: _Letters) -
     unit = units[0]
     form = unit.form if len({u.form for u in units}) == 1 else _without_rates(unit.form)
     measured = [u.numbers for u in units]
-    shares = [_share(n.branch_rms, n.shortcut_rms) for n in measured]
+    shares = [branch_share(n) for n in measured]
     return Stretch(
         label=folded_label([u.path or "(model)" for u in units]),
         count=len(units),
@@ -116,12 +124,6 @@ def _merge_obstacle(form: UnitForm) -> tuple[Obstacle, ...]:
     return {
         "lerp": (Obstacle("gate", "(1-g)"),), "mean": (Obstacle("scale", "0.5"),), "multiply": (Obstacle("gate", "F"),),
     }.get(form.merge, ())  # fmt: skip
-
-
-def _share(branch: float | None, shortcut: float | None) -> float | None:
-    if branch is None or shortcut is None or branch + shortcut == 0:
-        return None
-    return branch / (branch + shortcut)
 
 
 def _ends(values: Sequence[float | None]) -> tuple[float, float] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from skipway.parts import FindingPart, Part, Skipped, Text
+from skipway.parts import FindingPart, Part, Section, Skipped, StreamMap, Text
 from skipway.report.numbers import bytes_text, count_text, short
-from skipway.report.road import stream_map
+from skipway.report.profile import stream_profiles
+from skipway.report.road import layer_map, stream_map
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,10 +17,17 @@ if TYPE_CHECKING:
     from skipway.diagnostics.inspection import Inspection
     from skipway.units.unit import Unexplained
 
-__all__ = ["inspection_parts"]
+__all__ = ["inspection_parts", "inspection_report", "signal_map"]
 
 MOST_UNEXPLAINED: Final = 5
 LINE: Final = 100
+WHAT_TO_LOOK_FOR: Final = (
+    "Yellow signs. On a clean road x reaches the output unchanged but for what the branches add, and so does the "
+    "gradient on its way back. Every sign is something that each signal has to pass."
+)
+NO_WAY_AROUND: Final = (
+    "Every weight stands on the road and nothing leads around it: signal and gradient are multiplied by each of them."
+)
 
 
 def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
@@ -31,6 +40,34 @@ def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
     parts.extend(Skipped(what=note) for note in inspection.notes)
     parts.extend(_findings(inspection))
     return tuple(parts)
+
+
+def inspection_report(inspection: Inspection) -> tuple[Part, ...]:
+    """The parts of a report with figures: header and findings, road, the signal by depth, what is not known."""
+    parts: list[Part] = [Text(text=f"skipway · {inspection.model}", tone="title"), *_header(inspection)]
+    parts.append(Section(title="Findings", parts=tuple(_findings(inspection))))
+    road = signal_map(inspection)
+    if road is not None:
+        parts.append(Section(title="The stream", parts=(road,)))
+    profiles = stream_profiles({inspection.model: inspection})
+    if profiles:
+        parts.append(Section(title="The signal by depth", parts=(*profiles, *_slopes(inspection))))
+    unknown = (*_unexplained(inspection.unexplained), *(Skipped(what=note) for note in inspection.notes))
+    if unknown:
+        parts.append(Section(title="What was not looked at", parts=unknown))
+    return tuple(parts)
+
+
+def signal_map(inspection: Inspection, *, title: str = "") -> StreamMap | None:
+    """The road of an inspected model: its units, or its weighted layers where it has fewer than two units.
+
+    None where neither is known.
+    """
+    if len(inspection.units) < 2 and inspection.layers:
+        return replace(layer_map(inspection.layers), title=title, note=NO_WAY_AROUND)
+    if inspection.units:
+        return replace(stream_map(inspection.units), title=title, note=WHAT_TO_LOOK_FOR)
+    return None
 
 
 def _header(inspection: Inspection) -> list[Part]:

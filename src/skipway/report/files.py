@@ -1,0 +1,57 @@
+"""Files written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from skipway.errors import SkipwayError
+
+__all__ = ["write_text"]
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write UTF-8 text to `path`: a reader sees the old file or the new one, never a half.
+
+    Raises:
+        SkipwayError: the file cannot be written; what stood there before is untouched.
+    """
+    target = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise _refused(target, error) from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o666 & ~_umask())  # a temporary file is for its owner alone
+        Path(name).replace(target)
+    except OSError as error:
+        raise _refused(target, error) from error
+    finally:
+        with suppress(FileNotFoundError):  # it has become the target
+            Path(name).unlink()
+    return target
+
+
+def _umask() -> int:
+    """The process's mask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _refused(target: Path, error: OSError) -> SkipwayError:
+    reason = error.strerror or str(error)
+    if target.is_dir():
+        return SkipwayError(f"{target} is a folder", "the name of a file", str(target / "report.html"))
+    if not target.parent.exists():
+        return SkipwayError(
+            f"{target} cannot be written: there is no folder {target.parent}", "an existing folder",
+            f"mkdir -p {target.parent}",
+        )  # fmt: skip
+    return SkipwayError(f"{target} cannot be written: {reason}", "a file in a folder that can be written to")

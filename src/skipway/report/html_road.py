@@ -1,0 +1,152 @@
+"""The stream map in HTML: what it says in words, its legend, its data for the script that draws it, and a table."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from skipway.parts import OBSTACLES
+from skipway.report.escape import escaped, script_json
+from skipway.report.html_table import table
+from skipway.report.numbers import cosine, percent, short, span
+from skipway.report.road_signal import LEVELS, Signal, signal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipway.parts import Obstacle, StreamMap, Stretch
+
+__all__ = ["road"]
+
+_LETTER: Final = re.compile(r"(?:^|[ ·(])([A-Z]+)\(x\)")
+_COLUMNS: Final = ("on the road", "unit", "count", "x' =", "rms", "share", "cosine", "alike", "gradient")
+_NUMERIC: Final = ("count", "rms", "share", "cosine", "alike", "gradient")
+
+
+def road(part: StreamMap, name: str) -> str:
+    """One map: three facts, the signs that stand on the road, the road itself, its reading glass, and the table.
+
+    Args:
+        part: the map; where it holds no single units, its stretches are drawn.
+        name: id of the element, unique on the page.
+    """
+    units = part.units or part.stretches
+    seen = signal(units)
+    label = f"Stream map{': ' + part.title if part.title else ''}, {len(units)} {_noun(units)} from input to output"
+    return (
+        f'<div class="map" id="{name}">{_facts(units, seen)}{_signs(units)}'
+        f'<div class="road" role="listbox" aria-label="{escaped(label)}" aria-describedby="{name}-keys"></div>'
+        f'<div class="glass" aria-hidden="true"></div>{_legend(seen)}'
+        f'<p class="keys" id="{name}-keys">Point at a unit, or move along the road with the arrow keys; '
+        "Home and End lead to its ends.</p>"
+        f"{_as_table(part)}"
+        f'<script type="application/json" class="data">{script_json(_data(part, units, seen))}</script></div>'
+    )
+
+
+def _noun(units: Sequence[Stretch]) -> str:
+    return "weighted layers" if all(u.kind == "layer" for u in units) else "units"
+
+
+def _facts(units: Sequence[Stretch], seen: Signal) -> str:
+    """What a person should see in three seconds, in words."""
+    main = [u for u in units if u.level == 0]
+    noun = _noun(units).removeprefix("weighted ").removesuffix("s")
+    clean = sum(u.clean for u in main)
+    if main and all(u.kind == "layer" for u in main):
+        facts = [("bad", "No way around", f"{len(main)} weighted layers, each on the road")]
+    elif clean == len(main):
+        facts = [("good", "Clean road", f"nothing stands on it at any of {len(main)} units")]
+    else:
+        tone = "bad" if clean == 0 else "warning"
+        facts = [(tone, f"{len(main) - clean} of {len(main)}", "units have something standing on the road")]
+    if seen.rms_change is not None:
+        facts.append(("plain", f"×{short(seen.rms_change)}", f"forward: stream rms, last {noun} against first"))
+    if seen.grad_change is not None:
+        facts.append(("plain", f"×{short(seen.grad_change)}", f"backward: gradient, first {noun} against last"))
+    return (
+        '<div class="facts">'
+        + "".join(
+            f'<p class="fact {tone}"><b>{escaped(big)}</b> <span>{escaped(small)}</span></p>'
+            for tone, big, small in facts
+        )
+        + "</div>"
+    )
+
+
+def _signs(units: Sequence[Stretch]) -> str:
+    """The signs that stand on this road, and how often."""
+    counts = dict.fromkeys(OBSTACLES, 0)
+    for unit in units:
+        for obstacle in (*unit.shortcut, *unit.after):
+            counts[obstacle.kind] += 1
+    shown = "".join(
+        f'<li><svg class="sign" viewBox="0 0 24 24" aria-hidden="true"><use href="#sign-{kind}"/></svg>'
+        f"{kind.replace('_', '-')} <b>×{count}</b></li>"
+        for kind, count in counts.items()
+        if count
+    )
+    return f'<ul class="signs" aria-label="Signs on the road">{shown}</ul>' if shown else ""
+
+
+def _legend(seen: Signal) -> str:
+    """How width and colour are to be read."""
+    if seen.rms is None and seen.grad is None:
+        return '<p class="legend">The signal was not measured: the road is drawn grey and equally wide.</p>'
+    swatches = "".join(f'<i class="g{level}"></i>' for level in range(-LEVELS, LEVELS + 1))
+    return (
+        '<div class="legend"><span>gradient against the last unit</span>'
+        f'<span class="scale"><span>÷10⁴</span>{swatches}<span>×10⁴</span></span>'
+        '<span>width of the road: stream rms, log scale</span><span class="widths"><i></i><i></i><i></i></span>'
+        '<span>width of the arch: share of the branch</span><span class="arches"><i></i><i></i></span></div>'
+    )
+
+
+def _as_table(part: StreamMap) -> str:
+    rows = [
+        (
+            ", ".join(o.name for o in (*s.shortcut, *s.after)) or "clean",
+            s.label, str(s.count), s.equation, span(s.stream_rms), percent(s.branch_share), cosine(s.cosine),
+            cosine(s.similarity), span(s.grad),
+        )
+        for s in part.stretches
+    ]  # fmt: skip
+    branches = "".join(f"<dt>{escaped(letter)}</dt><dd>{escaped(text)}</dd>" for letter, text in part.branches)
+    named = f'<dl class="branches">{branches}</dl>' if branches else ""
+    return f"<details><summary>The road as a table</summary>{table(_COLUMNS, rows, _NUMERIC)}{named}</details>"
+
+
+def _data(part: StreamMap, units: Sequence[Stretch], seen: Signal) -> dict[str, Any]:
+    """Units as short rows; what many have in common (form, shape) is listed once."""
+    forms: dict[tuple[object, ...], int] = {}
+    shapes: dict[str, int] = {}
+    letters = dict(part.branches)
+    rows = []
+    for unit in units:
+        form = forms.setdefault((unit.equation, unit.shortcut, unit.after, unit.kind), len(forms))
+        shape = shapes.setdefault("×".join(map(str, unit.shape)), len(shapes))
+        rows.append([
+            form, shape, unit.label, unit.level, int(unit.proved), seen.width(unit), seen.level(unit),
+            None if unit.branch_share is None else round(unit.branch_share[0], 3),
+            span(unit.stream_rms), percent(unit.branch_share), cosine(unit.cosine), cosine(unit.similarity),
+            span(unit.grad), unit.count,
+        ])  # fmt: skip
+    return {
+        "noun": "layer" if _noun(units) == "weighted layers" else "unit",
+        "forms": [
+            {
+                "equation": equation, "shortcut": _pairs(shortcut), "after": _pairs(after), "kind": kind,
+                "letters": [found for found in _LETTER.findall(str(equation)) if found in letters],
+            }
+            for equation, shortcut, after, kind in forms
+        ],
+        "shapes": list(shapes),
+        "branches": letters,
+        "units": rows,
+        "proofs": any(unit.proved for unit in units),
+    }  # fmt: skip
+
+
+def _pairs(obstacles: object) -> list[list[str]]:
+    listed: Sequence[Obstacle] = obstacles  # type: ignore[assignment]  # what the key of `_data` holds there
+    return [[o.kind, o.name] for o in listed]

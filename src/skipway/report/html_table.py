@@ -1,0 +1,42 @@
+"""Tables in HTML: wide ones scroll inside their own box, so that the page does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skipway.report.escape import escaped
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+__all__ = ["table"]
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], numeric: Collection[str] = (), *, title: str = ""
+) -> str:
+    """Rows under headings; the first cell of a row is its heading.
+
+    Args:
+        columns: headings.
+        rows: cells as text.
+        numeric: names of the columns that are aligned right.
+        title: caption; empty for none.
+    """
+    kinds = [' class="number"' if column in numeric else "" for column in columns]
+    head = "".join(f'<th scope="col"{kind}>{escaped(c)}</th>' for c, kind in zip(columns, kinds, strict=True))
+    body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows)
+    caption = f"<caption>{escaped(title)}</caption>" if title else ""
+    label = escaped(title or "table")
+    # Who scrolls by keyboard must be able to get there.
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{label}"><table>{caption}'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
+    first, *rest = zip(row, kinds, strict=True)
+    return f'<th scope="row"{first[1]}>{escaped(first[0])}</th>' + "".join(
+        f"<td{kind}>{escaped(cell)}</td>" for cell, kind in rest
+    )
