@@ -8,45 +8,68 @@ from __future__ import annotations
 import io
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 import torch
 from PIL import Image
 
+from skipway.data.files import readable
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
-__all__ = ["DECODE_ERRORS", "Mode", "decode_all", "decode_bytes"]
+__all__ = ["Mode", "as_array", "decode_all", "decode_bytes", "reported"]
 
 Mode = Literal["RGB", "L"]
-DECODE_ERRORS: Final = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    Image.DecompressionBombError,
-)  # what Pillow raises on bad bytes
 _CHUNK: Final = 256  # images a task
+
+
+@contextmanager
+def reported(where: str) -> Iterator[None]:
+    """Decoding inside; what Pillow raises on bad bytes becomes an error that says where they are.
+
+    Raises:
+        SkipwayError: the file is missing, may not be read, or holds no whole image.
+    """
+    try:
+        with readable(Path(where)):
+            yield
+    except SkipwayError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise SkipwayError(
+            f"{where}: the image cannot be decoded ({error})", "a whole image", "fetch the file again, or remove it"
+        ) from error
 
 
 def decode_bytes(encoded: bytes, mode: Mode) -> np.ndarray:
     """One image as (H, W, C) uint8."""
     with Image.open(io.BytesIO(encoded)) as image:
-        array = np.asarray(image.convert(mode))
+        return as_array(image, mode)
+
+
+def as_array(image: Image.Image, mode: Mode) -> np.ndarray:
+    """An opened image as (H, W, C) uint8."""
+    array = np.array(image.convert(mode))
     return array[:, :, None] if mode == "L" else array
 
 
-def decode_all(count: int, decode: Callable[[int], np.ndarray], where: Callable[[int], str]) -> Tensor:
+def decode_all(
+    count: int, decode: Callable[[int], np.ndarray], where: Callable[[int], str], *, hint: str = ""
+) -> Tensor:
     """Decode images of one size.
 
     Args:
         count: N.
         decode: image k as (H, W, C) uint8.
         where: names image k in messages.
+        hint: what to do if the images differ in size.
 
     Returns:
         (N, H, W, C) uint8.
@@ -54,25 +77,19 @@ def decode_all(count: int, decode: Callable[[int], np.ndarray], where: Callable[
     Raises:
         SkipwayError: an image cannot be decoded, or has another size than the first.
     """
-
-    def one(k: int) -> np.ndarray:
-        try:
-            return decode(k)
-        except DECODE_ERRORS as error:
-            raise SkipwayError(
-                f"{where(k)}: the image cannot be decoded ({error})", "a whole image", "fetch the file again"
-            ) from error
-
-    first = one(0)
+    with reported(where(0)):
+        first = decode(0)
     pixels = np.empty((count, *first.shape), dtype=np.uint8)
 
     def fill(numbers: Sequence[int]) -> None:
         for k in numbers:
-            image = one(k)
+            with reported(where(k)):
+                image = decode(k)
             if image.shape != first.shape:
                 raise SkipwayError(
                     f"{where(k)}: an image of {image.shape[0]}×{image.shape[1]} pixels",
-                    f"{first.shape[0]}×{first.shape[1]}, as the first one",
+                    f"{first.shape[0]}×{first.shape[1]}, as {where(0)}",
+                    hint,
                 )
             pixels[k] = image
 

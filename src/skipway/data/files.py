@@ -6,13 +6,15 @@ import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["check_md5", "readable"]
+__all__ = ["check_labels", "check_md5", "readable"]
 
 
 @contextmanager
@@ -46,3 +48,14 @@ def check_md5(path: Path, content: bytes, expected: str) -> None:
         raise SkipwayError(
             f"{path} is damaged: its MD5 checksum is {actual}", expected, "delete the file and fetch it again"
         )
+
+
+def check_labels(path: Path, labels: np.ndarray, num_classes: int) -> None:
+    """Check that every label is a class.
+
+    Raises:
+        SkipwayError: one is not; the first one is named by its row.
+    """
+    bad = np.flatnonzero(~((labels >= 0) & (labels < num_classes)))  # also NaN, which stands for none
+    if len(bad):
+        raise SkipwayError(f"{path}, row {bad[0]}: label {labels[bad[0]]}", f"a class from 0 to {num_classes - 1}")

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from skipway.data.cache import cache_folder
+from skipway.data.files import readable
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from skipway.data.images import ImageSplits
     from skipway.spec import DataSpec
 
-__all__ = ["Layout", "download_folder", "places", "read_images"]
+__all__ = ["Layout", "download_folder", "places", "read_first"]
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
 
 
-class Layout(Protocol):
+class Layout(Protocol[T_co]):
     """One way in which the files of a set are laid out."""
 
     @property
     def words(self) -> str:
         """The layout in words."""
 
-    def read(self, folder: Path) -> ImageSplits | None:
-        """All images below `folder`; None if the layout is not there."""
+    def read(self, folder: Path) -> T_co | None:
+        """What lies in `folder`; None if the layout is not there."""
 
 
 def places(spec: DataSpec, name: str) -> list[Path]:
@@ -53,9 +56,9 @@ def download_folder(spec: DataSpec) -> Path:
     return cache_folder() / "data" if spec.root is None else Path(spec.root).expanduser()
 
 
-def read_images(
-    spec: DataSpec, name: str, layouts: Sequence[Layout], download: Callable[[Path], None] | None = None
-) -> ImageSplits:
+def read_first(
+    spec: DataSpec, name: str, layouts: Sequence[Layout[T]], download: Callable[[Path], None] | None = None
+) -> T:
     """Read a set from the first place and layout that has it.
 
     Args:
@@ -68,21 +71,26 @@ def read_images(
         SkipwayError: the set is not there; the text says where it was looked for, and how to get it.
     """
     folders = places(spec, name)
-    for folder in folders:
-        for layout in layouts:
-            found = layout.read(folder) if folder.is_dir() else None
-            if found is not None:
-                return found
-    if download is not None and spec.download:
+    found = _first(folders, layouts)
+    if found is None and spec.download and download is not None:
         folder = download_folder(spec)
         download(folder)
-        for layout in layouts:
-            found = layout.read(folder)
-            if found is not None:
-                return found
+        found = _first([folder], layouts)
+    if found is not None:
+        return found
     raise SkipwayError(
-        f"the files of {name} were not found in {', '.join(map(str, folders))}",
-        " or ".join(layout.words for layout in layouts),
-        "root=FOLDER or the environment variable SKIPWAY_DATA, which name the folder that holds them"
-        + (", or download=True, which fetches them" if download is not None else ""),
+        f"no files of {name} in {', '.join(map(str, folders))}",
+        ", or ".join(layout.words for layout in layouts),
+        "root=FOLDER or the environment variable SKIPWAY_DATA, naming the folder that holds them"
+        + (", or download=True to fetch them" if download is not None else ""),
     )
+
+
+def _first(folders: Sequence[Path], layouts: Sequence[Layout[T]]) -> T | None:
+    for folder in folders:
+        with readable(folder):
+            for layout in layouts if folder.is_dir() else ():
+                found = layout.read(folder)
+                if found is not None:
+                    return found
+    return None

@@ -14,7 +14,7 @@ import torch
 
 from skipway.data.cache import cached
 from skipway.data.decode import Mode, decode_all, decode_bytes
-from skipway.data.files import readable
+from skipway.data.files import check_labels, readable
 from skipway.data.images import Images, ImageSplits
 from skipway.errors import SkipwayError
 
@@ -64,11 +64,10 @@ class ParquetLayout:
         Raises:
             SkipwayError: a file is damaged, has other columns, or a label outside the classes.
         """
-        with readable(folder):
-            files = self.find(folder)
-            if files is None:
-                return None
-            return cached([*files["train"], *files["test"]], repr(self), lambda: self._decode(files))
+        files = self.find(folder)
+        if files is None:
+            return None
+        return cached([*files["train"], *files["test"]], repr(self), lambda: self._decode(files))
 
     def _decode(self, files: dict[str, list[Path]]) -> ImageSplits:
         read = {split: [self._table(path) for path in paths] for split, paths in files.items()}
@@ -119,11 +118,7 @@ class ParquetLayout:
 
     def _labels(self, path: Path, column: Any) -> np.ndarray:
         labels: np.ndarray = column.to_numpy()
-        bad = np.flatnonzero(~((labels >= 0) & (labels < self.num_classes)))  # also NaN, which stands for none
-        if len(bad):
-            raise SkipwayError(
-                f"{path}, row {bad[0]}: label {labels[bad[0]]}", f"a class from 0 to {self.num_classes - 1}"
-            )
+        check_labels(path, labels, self.num_classes)
         return labels.astype(np.int64)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from skipway.data.cifar_batches import BatchLayout
+from skipway.data.download import fetch_archive
 from skipway.data.image_tensors import open_images
-from skipway.data.locate import read_images
+from skipway.data.locate import Layout, read_first
 from skipway.data.parquet import ParquetLayout
 from skipway.data.sources._registry import register
 
@@ -13,13 +15,17 @@ if TYPE_CHECKING:
     import torch
 
     from skipway.data.dataset import Dataset
+    from skipway.data.images import ImageSplits
     from skipway.spec import DataSpec
 
 _CLASSES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_BATCHES: Final = BatchLayout(name="CIFAR10", labels="labels", num_classes=10)
+_PARQUET: Final = ParquetLayout(image="img", label="label", num_classes=10, classes=_CLASSES)
+_LAYOUTS: Final[tuple[Layout[ImageSplits], ...]] = (_BATCHES, _PARQUET)
 
 
 @register("cifar10")
 def open_cifar10(spec: DataSpec, device: torch.device) -> Dataset:
-    """Open CIFAR-10; augmented by padding, cropping and mirroring unless asked for otherwise."""
-    layouts = [ParquetLayout(image="img", label="label", num_classes=10, classes=_CLASSES)]
-    return open_images(read_images(spec, "cifar10", layouts), spec, auto="crop-flip", device=device)
+    """Open CIFAR-10; padded, cropped and mirrored unless the spec says otherwise."""
+    splits = read_first(spec, "cifar10", _LAYOUTS, lambda folder: fetch_archive(_BATCHES.source, folder))
+    return open_images(splits, spec, auto="crop-flip", device=device)

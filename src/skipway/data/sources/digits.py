@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from skipway.data.idle_options import refuse_root
 from skipway.data.image_tensors import open_images
 from skipway.data.images import Images, ImageSplits
 from skipway.data.sources._registry import register
@@ -28,6 +29,7 @@ def open_digits(spec: DataSpec, device: torch.device) -> Dataset:
     """Open the digits; a fifth, balanced by class and drawn once, is for testing."""
     from sklearn.datasets import load_digits
 
+    refuse_root(spec)
     found = load_digits()
     pixels = torch.from_numpy(found.images).mul(_STEP).to(torch.uint8).unsqueeze(-1)
     labels = torch.from_numpy(found.target).to(torch.int64)
