@@ -21,7 +21,16 @@ _WHERE: Final = {
     "Stack": "skipway.models",
     "Unit": "skipway.models",
     "UnitForm": "skipway.form",
+    "DataSpec": "skipway.spec",
+    "OptimizerSpec": "skipway.spec",
+    "RecipeSpec": "skipway.spec",
+    "Run": "skipway.train.run",
+    "RunSpec": "skipway.spec",
+    "ScheduleSpec": "skipway.spec",
     "create_model": "skipway.models",
+    "fit": "skipway.train.plan",
+    "load_run": "skipway.train.run",
+    "resume": "skipway.train.fit",
     "inspect": "skipway.diagnostics.inspect",
     "list_designs": "skipway.models",
     "list_models": "skipway.models",
@@ -29,9 +38,9 @@ _WHERE: Final = {
     "load_torchvision_state_dict": "skipway.models",
 }
 __all__ = [
-    "Design", "DesignInfo", "FeatureNet", "Inspection", "Net", "Op", "SkipwayError", "Stack", "Unit", "UnitForm",
-    "__version__", "create_model", "inspect", "list_designs", "list_models", "load_model",
-    "load_torchvision_state_dict",
+    "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Net", "Op", "OptimizerSpec", "RecipeSpec", "Run",
+    "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm", "__version__", "create_model", "fit",
+    "inspect", "list_designs", "list_models", "load_model", "load_run", "load_torchvision_state_dict", "resume",
 ]  # fmt: skip
 
 

@@ -20,13 +20,14 @@ from skipway.cli.complete import (
     complete_severity,
 )
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
+from skipway.cli.train import train_command
 from skipway.errors import SkipwayError, suggest
 
 __all__ = ["app", "run"]
 
 app = typer.Typer(
     name="skipway",
-    help="Build and X-ray residual networks.",
+    help="Build, train and X-ray residual networks.",
     epilog="Exit codes of inspect: 0 clean, 1 findings at or above --fail-on, 2 model not loaded or not run, 3 usage.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -49,7 +50,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Build and X-ray residual networks."""
+    """Build, train and X-ray residual networks."""
 
 
 @app.command("list")
@@ -136,6 +137,9 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     json: Annotated[
         bool, typer.Option("--json", help="Print the JSON report to standard output, nothing else.")
     ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the report with its figures as one HTML file.")
+    ] = None,
     fail_on: Annotated[
         str,
         typer.Option(
@@ -154,10 +158,13 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         Request(
             model=model, input=input_, batch=batch, kwargs=kwargs, weights=weights, loss=loss,
             mode=None if train is None else "train" if train else "eval", device=device, dtype=dtype, amp=amp,
-            structure_only=structure_only, profile=profile, json=json, fail_on=fail_on,
+            structure_only=structure_only, profile=profile, json=json, html=html, fail_on=fail_on,
             ignore=tuple(ignore or ()),
         )
     )  # fmt: skip
+
+
+app.command("train")(train_command)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from skipway.errors import SkipwayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "LOSSES",
     "PROFILES",
     "SEVERITIES",
+    "complete_from",
     "complete_list",
     "complete_loss",
     "complete_model",
@@ -31,6 +35,15 @@ def complete_model(incomplete: str) -> list[str]:
         return model_names(incomplete)
     except SkipwayError:  # a library that is not installed has no names
         return []
+
+
+def complete_from(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """A completion of some fixed names."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
 
 
 def complete_rule(incomplete: str) -> list[str]:

@@ -20,6 +20,7 @@ from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.models.load import LoadedModel, load_model, parse_input, read_batch, to_floating, with_keywords
 from skipway.report import dumps, inspection_parts
 from skipway.report.console import show
+from skipway.report.files import check_target
 from skipway.trace.batch import tensors_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Request:
     structure_only: bool = False
     profile: str = "default"
     json: bool = False
+    html: Path | None = None
     fail_on: str = "error"
     ignore: tuple[str, ...] = ()
 
@@ -100,6 +102,8 @@ def _what_to_type(error: ModelRunError, loaded: LoadedModel, batch: Batch) -> st
 def _report(inspection: Inspection, request: Request) -> int:
     kept = [f for f in inspection.findings if f.rule not in request.ignore]
     inspection = replace(inspection, findings=kept)
+    if request.html is not None:
+        inspection.to_html(request.html)
     if request.json:
         unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         print(dumps(inspection.to_dict(), ascii_only=not unicode))
@@ -117,6 +121,9 @@ def _check(request: Request) -> None:
         if value is not None and value not in known:
             with as_usage(option):
                 raise UnknownNameError("value", value, known)
+    if request.html is not None:
+        with as_usage("--html"):
+            check_target(request.html)
     if request.input is not None and request.batch is not None:
         with as_usage("--input"):
             raise SkipwayError("given together with --batch", "one of the two")
