@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skipway.errors import SkipwayError
 
-__all__ = ["write_text"]
+__all__ = ["check_target", "write_text"]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -19,6 +19,8 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
         SkipwayError: the file cannot be written; what stood there before is untouched.
     """
     target = Path(path)
+    if target.is_dir():
+        raise _refused(target, IsADirectoryError())
     try:
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
     except OSError as error:
@@ -36,6 +38,21 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
         with suppress(FileNotFoundError):  # it has become the target
             Path(name).unlink()
     return target
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a path to which `write_text` could not write, before the work is done that is to be written.
+
+    Raises:
+        SkipwayError: it is a folder, its folder does not exist, or nothing may be written there.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise _refused(target, IsADirectoryError())
+    if not target.parent.is_dir():
+        raise _refused(target, FileNotFoundError())
+    if not os.access(target.parent, os.W_OK):
+        raise _refused(target, PermissionError(0, "no permission to write in its folder"))
 
 
 def _umask() -> int:

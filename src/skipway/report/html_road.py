@@ -9,7 +9,7 @@ from skipway.parts import OBSTACLES
 from skipway.report.escape import escaped, script_json
 from skipway.report.html_table import table
 from skipway.report.numbers import cosine, percent, short, span
-from skipway.report.road_signal import LEVELS, Signal, signal
+from skipway.report.road_signal import LEVELS, Signal, shade, signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["road"]
 
 _LETTER: Final = re.compile(r"(?:^|[ ·(])([A-Z]+)\(x\)")
+_MEANING: Final = (
+    "rms: of the stream. share: of the branch in branch + shortcut, rms. cosine: between the two. alike: mean cosine "
+    "between tokens (images: channels) behind the unit. gradient: norm of that of the loss at the stream."
+)
 _COLUMNS: Final = ("on the road", "unit", "count", "x' =", "rms", "share", "cosine", "alike", "gradient")
 _NUMERIC: Final = ("count", "rms", "share", "cosine", "alike", "gradient")
 
@@ -31,12 +35,14 @@ def road(part: StreamMap, name: str) -> str:
         name: id of the element, unique on the page.
     """
     units = part.units or part.stretches
-    seen = signal(units)
-    label = f"Stream map{': ' + part.title if part.title else ''}, {len(units)} {_noun(units)} from input to output"
+    if not units:
+        return '<p class="legend">There is nothing on this road: no unit was found.</p>'
+    seen, noun = signal(units), _noun(units)
+    label = f"Stream map{': ' + part.title if part.title else ''}, {len(units)} {noun}s from input to output"
     return (
-        f'<div class="map" id="{name}">{_facts(units, seen)}{_signs(units)}'
+        f'<div class="map" id="{name}">{_facts(units, noun, seen)}{_signs(units)}'
         f'<div class="road" role="listbox" aria-label="{escaped(label)}" aria-describedby="{name}-keys"></div>'
-        f'<div class="glass" aria-hidden="true"></div>{_legend(seen)}'
+        f'<div class="glass" aria-hidden="true"></div>{_legend(noun, seen)}'
         f'<p class="keys" id="{name}-keys">Point at a unit, or move along the road with the arrow keys; '
         "Home and End lead to its ends.</p>"
         f"{_as_table(part)}"
@@ -45,15 +51,14 @@ def road(part: StreamMap, name: str) -> str:
 
 
 def _noun(units: Sequence[Stretch]) -> str:
-    return "weighted layers" if all(u.kind == "layer" for u in units) else "units"
+    return "layer" if all(u.kind == "layer" for u in units) else "unit"
 
 
-def _facts(units: Sequence[Stretch], seen: Signal) -> str:
+def _facts(units: Sequence[Stretch], noun: str, seen: Signal) -> str:
     """What a person should see in three seconds, in words."""
     main = [u for u in units if u.level == 0]
-    noun = _noun(units).removeprefix("weighted ").removesuffix("s")
     clean = sum(u.clean for u in main)
-    if main and all(u.kind == "layer" for u in main):
+    if noun == "layer":
         facts = [("bad", "No way around", f"{len(main)} weighted layers, each on the road")]
     elif clean == len(main):
         facts = [("good", "Clean road", f"nothing stands on it at any of {len(main)} units")]
@@ -61,9 +66,11 @@ def _facts(units: Sequence[Stretch], seen: Signal) -> str:
         tone = "bad" if clean == 0 else "warning"
         facts = [(tone, f"{len(main) - clean} of {len(main)}", "units have something standing on the road")]
     if seen.rms_change is not None:
-        facts.append(("plain", f"×{short(seen.rms_change)}", f"forward: stream rms, last {noun} against first"))
+        facts.append(("signal", f"×{short(seen.rms_change)}", f"forward: stream rms, last {noun} against first"))
     if seen.grad_change is not None:
-        facts.append(("plain", f"×{short(seen.grad_change)}", f"backward: gradient, first {noun} against last"))
+        level = shade(seen.grad_change)
+        tone = "signal" if level is None else f"signal g{level}"
+        facts.append((tone, f"×{short(seen.grad_change)}", f"backward: gradient, first {noun} against last"))
     return (
         '<div class="facts">'
         + "".join(
@@ -89,17 +96,19 @@ def _signs(units: Sequence[Stretch]) -> str:
     return f'<ul class="signs" aria-label="Signs on the road">{shown}</ul>' if shown else ""
 
 
-def _legend(seen: Signal) -> str:
+def _legend(noun: str, seen: Signal) -> str:
     """How width and colour are to be read."""
     if seen.rms is None and seen.grad is None:
         return '<p class="legend">The signal was not measured: the road is drawn grey and equally wide.</p>'
     swatches = "".join(f'<i class="g{level}"></i>' for level in range(-LEVELS, LEVELS + 1))
-    return (
-        '<div class="legend"><span>gradient against the last unit</span>'
-        f'<span class="scale"><span>÷10⁴</span>{swatches}<span>×10⁴</span></span>'
-        '<span>width of the road: stream rms, log scale</span><span class="widths"><i></i><i></i><i></i></span>'
-        '<span>width of the arch: share of the branch</span><span class="arches"><i></i><i></i></span></div>'
-    )
+    keys = [
+        f'gradient against {short(seen.grad)} at the last {noun} <span class="scale">÷10⁴{swatches}×10⁴</span>',
+        f"width of the road: stream rms against {short(seen.rms)} at the first {noun}, log scale "
+        '<span class="widths"><i></i><i></i><i></i></span>',
+    ]
+    if noun != "layer":
+        keys.append('width of the arch: share of the branch <span class="arches"><i></i><i></i></span>')
+    return '<div class="legend">' + "".join(f"<span>{key}</span>" for key in keys) + "</div>"
 
 
 def _as_table(part: StreamMap) -> str:
@@ -113,7 +122,8 @@ def _as_table(part: StreamMap) -> str:
     ]  # fmt: skip
     branches = "".join(f"<dt>{escaped(letter)}</dt><dd>{escaped(text)}</dd>" for letter, text in part.branches)
     named = f'<dl class="branches">{branches}</dl>' if branches else ""
-    return f"<details><summary>The road as a table</summary>{table(_COLUMNS, rows, _NUMERIC)}{named}</details>"
+    cells = table(_COLUMNS, rows, _NUMERIC, title="From input to output, units alike on one line")
+    return f'<details><summary>The road as a table</summary>{cells}{named}<p class="keys">{_MEANING}</p></details>'
 
 
 def _data(part: StreamMap, units: Sequence[Stretch], seen: Signal) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def _data(part: StreamMap, units: Sequence[Stretch], seen: Signal) -> dict[str, 
             span(unit.grad), unit.count,
         ])  # fmt: skip
     return {
-        "noun": "layer" if _noun(units) == "weighted layers" else "unit",
+        "noun": _noun(units),
         "forms": [
             {
                 "equation": equation, "shortcut": _pairs(shortcut), "after": _pairs(after), "kind": kind,

@@ -36,7 +36,7 @@ def table(
 
 
 def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
-    first, *rest = zip(row, kinds, strict=True)
-    return f'<th scope="row"{first[1]}>{escaped(first[0])}</th>' + "".join(
-        f"<td{kind}>{escaped(cell)}</td>" for cell, kind in rest
+    opened = ['th scope="row"', *["td"] * len(row)][: len(row)]
+    return "".join(
+        f"<{name}{kind}>{escaped(cell)}</{name[:2]}>" for name, kind, cell in zip(opened, kinds, row, strict=True)
     )

@@ -52,7 +52,12 @@ def stream_profiles(named: Mapping[str, Inspection]) -> tuple[Lines, ...]:
 
     def chart(field: str, title: str, note: str, *, unit: str = "", log: bool = True) -> Lines:
         series = tuple(
-            Series(name=name, y=tuple(getattr(p, field) for p in along), labels=tuple(p.path for p in along))
+            Series(
+                name=name,
+                y=tuple(getattr(p, field) for p in along),
+                x=tuple(map(float, range(1, len(along) + 1))),
+                labels=tuple(p.path for p in along),
+            )
             for name, along in points.items()
         )
         measured = tuple(s for s in series if any(y is not None for y in s.y))

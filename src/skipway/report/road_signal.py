@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from skipway.parts import Stretch
 
-__all__ = ["LEVELS", "NARROWEST", "USUAL", "WIDEST", "Signal", "signal"]
+__all__ = ["LEVELS", "NARROWEST", "USUAL", "WIDEST", "Signal", "shade", "signal"]
 
 USUAL: Final = 9.0
 NARROWEST: Final = 2.0
@@ -40,17 +40,18 @@ class Signal:
 
     def width(self, stretch: Stretch) -> float | None:
         """Width of the road in pixels, four more or less for each power of ten; None where rms was not measured."""
-        decades = _decades(stretch.stream_rms, self.rms)
-        if decades is None or math.isnan(decades):
-            return None
-        return round(min(max(USUAL + PER_DECADE * decades, NARROWEST), WIDEST), 1)
+        decades = _decades(_ratio(stretch.stream_rms, self.rms))
+        return None if decades is None else round(min(max(USUAL + PER_DECADE * decades, NARROWEST), WIDEST), 1)
 
     def level(self, stretch: Stretch) -> int | None:
-        """Powers of ten between the gradient here and at the last unit, at most `LEVELS`; None if not measured."""
-        decades = _decades(stretch.grad, self.grad)
-        if decades is None or math.isnan(decades):
-            return None
-        return round(min(max(decades, -LEVELS), LEVELS))
+        """Shade of the gradient here against that at the last unit; None where it was not measured."""
+        return shade(_ratio(stretch.grad, self.grad))
+
+
+def shade(ratio: float | None) -> int | None:
+    """Powers of ten in `ratio`, rounded, at most `LEVELS` to each side; None for no or an impossible ratio."""
+    decades = _decades(ratio)
+    return None if decades is None else round(min(max(decades, -LEVELS), LEVELS))
 
 
 def signal(units: Sequence[Stretch]) -> Signal:
@@ -72,10 +73,11 @@ def _usable(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _decades(pair: tuple[float, float] | None, reference: float | None) -> float | None:
-    if pair is None or reference is None:
+def _ratio(pair: tuple[float, float] | None, reference: float | None) -> float | None:
+    return None if pair is None or reference is None else pair[0] / reference
+
+
+def _decades(ratio: float | None) -> float | None:
+    if ratio is None or not ratio >= 0:  # not a number is neither
         return None
-    ratio = pair[0] / reference
-    if ratio == 0:
-        return -math.inf
-    return math.log10(ratio) if ratio > 0 else math.nan
+    return math.log10(ratio) if ratio else -math.inf

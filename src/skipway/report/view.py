@@ -45,7 +45,8 @@ def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
 def inspection_report(inspection: Inspection) -> tuple[Part, ...]:
     """The parts of a report with figures: header and findings, road, the signal by depth, what is not known."""
     parts: list[Part] = [Text(text=f"skipway · {inspection.model}", tone="title"), *_header(inspection)]
-    parts.append(Section(title="Findings", parts=tuple(_findings(inspection))))
+    found = tuple(_findings(inspection))
+    parts.extend([Section(title="Findings", parts=found)] if inspection.findings else found)
     road = signal_map(inspection)
     if road is not None:
         parts.append(Section(title="The stream", parts=(road,)))

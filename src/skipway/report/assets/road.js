@@ -8,7 +8,7 @@
   const SIZES = {
     large: { y: 74, lane: 46, high: 44, margin: 11, span: 38, sign: 19, gap: 3, scale: 1, join: 4.5 },
     medium: { y: 50, lane: 30, high: 30, margin: 6, span: 22, sign: 14, gap: 2, scale: .8, join: 3.4 },
-    small: { y: 34, lane: 21, high: 20, margin: 2.5, span: 12, sign: 10.5, gap: 1, scale: .62, join: 2.2 },
+    small: { y: 34, lane: 21, high: 20, margin: 2.5, span: 12, sign: 12, gap: 1, scale: .62, join: 0 },
   };
   const NAMES = { long_skip: "long skip", injection: "injection", cell: "cell", merge: "merge", layer: "weighted layer" };
   const kindName = (kind) => kind.replace("_", "-");
@@ -27,6 +27,16 @@
     return element;
   }
 
+  // A chain of operations may be broken behind each dot.
+  function chain(tag, className, text, parent) {
+    const element = html(tag, className, undefined, parent);
+    text.split("·").forEach((piece, k, all) => {
+      element.append(k < all.length - 1 ? `${piece}·` : piece);
+      if (k < all.length - 1) element.append(document.createElement("wbr"));
+    });
+    return element;
+  }
+
   function cell(row, form, size, proofs) {
     const [, , , level, proved, width, gradient, share] = row;
     const inner = level > 0;
@@ -41,9 +51,9 @@
     const left = size.margin, right = left + arch;
     if (arch) {
       const stroke = (1 + 6 * (share === null ? .08 : Math.min(Math.max(share, 0), 1))) * size.scale;
-      const top = y - high * 1.34;
+      const top = y - high * 1.34, foot = (y - Math.max((width === null ? 7 : width) * size.scale / 2 - 1, 0)).toFixed(1);
       make("path", {
-        d: `M${left} ${y}C${left} ${top} ${right} ${top} ${right} ${y}`, "stroke-width": stroke.toFixed(1),
+        d: `M${left} ${foot}C${left} ${top} ${right} ${top} ${right} ${foot}`, "stroke-width": stroke.toFixed(1),
         class: form.kind === "unit" ? "arch" : "arch other",
       }, svg);
       if (size === SIZES.large && form.letters.length) {
@@ -57,7 +67,8 @@
     }, svg);
     const middle = (left + right) / 2;
     form.shortcut.forEach((o, k) => plate(o, middle + (k - (form.shortcut.length - 1) / 2) * step));
-    if (arch) make("circle", { cx: right, cy: y, r: size.join, class: proofs && !proved ? "join doubt" : "join" }, svg);
+    const doubt = proofs && !proved;
+    if (arch && (size.join || doubt)) make("circle", { cx: right, cy: y, r: size.join || 2.5, class: doubt ? "join doubt" : "join" }, svg);
     const behind = right + (arch ? size.join + size.gap : size.gap) + size.sign / 2;
     form.after.forEach((o, k) => plate(o, behind + k * step));
     element.appendChild(svg);
@@ -70,9 +81,9 @@
     rows.forEach((row, k) => {
       const before = k ? rows[k - 1][3] : 0;
       if (!row[3] === !before) return;
-      const ramp = make("svg", { class: "ramp up", width: 10, height: size.y + 10 });
+      const ramp = make("svg", { class: "ramp", width: 12, height: size.y + 10 });
       const [from, to] = row[3] ? [size.y, size.lane] : [size.lane, size.y];
-      make("path", { d: `M0 ${from}C6 ${from} 4 ${to} 10 ${to}`, fill: "none", stroke: "var(--none)", "stroke-width": 3 }, ramp);
+      make("path", { d: `M0 ${from}C8 ${from} 4 ${to} 12 ${to}`, fill: "none", stroke: "var(--none)", "stroke-width": 3 }, ramp);
       cells[k].appendChild(ramp);
     });
   }
@@ -121,8 +132,8 @@
     if (NAMES[form.kind] && form.kind !== "layer") html("span", "", NAMES[form.kind], who);
     if (row[3]) html("span", "", `inside a branch, level ${row[3]}`, who);
     if (data.proofs && !row[4]) html("span", "", "not proved", who);
-    if (form.kind !== "layer") html("div", "equation", `x' = ${form.equation}`, glass);
-    for (const letter of new Set(form.letters)) html("div", "with mono", `${letter} = ${data.branches[letter]}`, glass);
+    if (form.kind !== "layer") chain("div", "equation", `x' = ${form.equation}`, glass);
+    for (const letter of new Set(form.letters)) chain("div", "with mono", `${letter} = ${data.branches[letter]}`, glass);
     const stands = html("div", "stands", undefined, glass);
     const signs = [...form.shortcut, ...form.after];
     if (!signs.length) html("span", "clear", "clean: nothing stands on the road", stands);
@@ -183,6 +194,20 @@
     all.append(end("input", "first", cells[0]), ...cells, end("output", "last", cells[count - 1]));
     road.appendChild(all);
     listen(map, road, glass, data, cells);
+    new ResizeObserver(() => settle(road)).observe(road);
+  }
+
+  // A name that would run over the end of its row stands to the left of it, in place of a number there.
+  function settle(road) {
+    const all = [...road.querySelectorAll(".tag")], end = road.getBoundingClientRect().right - 16;
+    all.forEach((tag) => tag.classList.remove("back", "hidden"));
+    const over = all.map((tag) => tag.classList.contains("stage") && tag.getBoundingClientRect().right > end);
+    all.forEach((tag, k) => tag.classList.toggle("back", over[k]));
+    over.forEach((isOver, k) => {
+      if (!isOver || !k) return;
+      const box = all[k].getBoundingClientRect(), before = all[k - 1].getBoundingClientRect();
+      all[k - 1].classList.toggle("hidden", before.right > box.left - 6 && Math.abs(before.top - box.top) < 4);
+    });
   }
 
   function listen(map, road, glass, data, cells) {
@@ -234,4 +259,5 @@
   }
 
   document.querySelectorAll(".map").forEach(draw);
+  performance.mark("roads");
 })();
