@@ -101,10 +101,11 @@ def _legend(noun: str, seen: Signal) -> str:
     if seen.rms is None and seen.grad is None:
         return '<p class="legend">The signal was not measured: the road is drawn grey and equally wide.</p>'
     swatches = "".join(f'<i class="g{level}"></i>' for level in range(-LEVELS, LEVELS + 1))
+    shades = f'<span class="scale">÷10⁴{swatches}×10⁴</span>'
+    width = f"width of the road: stream rms against {short(seen.rms)} at the first {noun}, log scale"
     keys = [
-        f'gradient against {short(seen.grad)} at the last {noun} <span class="scale">÷10⁴{swatches}×10⁴</span>',
-        f"width of the road: stream rms against {short(seen.rms)} at the first {noun}, log scale "
-        '<span class="widths"><i></i><i></i><i></i></span>',
+        f"gradient against {short(seen.grad)} at the last {noun} {shades}",
+        f'{width} <span class="widths"><i></i><i></i><i></i></span>',
     ]
     if noun != "layer":
         keys.append('width of the arch: share of the branch <span class="arches"><i></i><i></i></span>')
