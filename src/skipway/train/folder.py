@@ -68,7 +68,9 @@ class RunFolder:
             state = "finished" if self.finished else "not finished"
             hint = "another --out" if self.finished or not same else f"skipway train --resume {self.path}"
             raise SkipwayError(f"{self.path} holds {what}, {state}", "an empty or new folder", hint)
-        if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
+        # A process killed in its first moments leaves these behind.
+        own = {".lock", _beside(self.spec_path).name}
+        if self.path.is_dir() and any(p.name not in own for p in self.path.iterdir()):
             raise SkipwayError(f"{self.path} is not empty and holds no run", "an empty or new folder", "another --out")
         self.write_json(self.spec_path, spec.to_dict())
 
@@ -100,7 +102,7 @@ class RunFolder:
         Raises:
             SkipwayError: the disk is full, or the folder may not be written.
         """
-        temporary = path.with_name(f".{path.name}.new")
+        temporary = _beside(path)
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -169,6 +171,11 @@ def writing(path: Path) -> Iterator[None]:
         kept = "; what was there before is whole" if path.exists() else ""
         hint = "free some space, then resume" if full else "a folder that you may write, with --out"
         raise SkipwayError(f"cannot write {path}: {why}{kept}", "", hint) from error
+
+
+def _beside(path: Path) -> Path:
+    """Where a file is written before it gets its name."""
+    return path.with_name(f".{path.name}.new")
 
 
 def _umask() -> int:
