@@ -68,7 +68,7 @@ class ImageStore:
                 if self.mirrored:
                     inside[1, first : first + _CHUNK] = chunk.flip(2)
         self._windows = self._view_windows(store)
-        self._shift = self._shifts(statistics.mean).to(device)
+        self._shift = self._shifts(statistics).to(device)
         std = statistics.std.float().expand(self.height, self.width, self.channels)
         self._scale = (1 / std).reshape(-1).contiguous().to(device)
 
@@ -89,12 +89,13 @@ class ImageStore:
         size = (starts, self.height, self.width * channels)
         return store.as_strided(size, (channels, columns * channels, 1))
 
-    def _shifts(self, mean: Tensor) -> Tensor:
+    def _shifts(self, statistics: Statistics) -> Tensor:
         """What to subtract: (1, H·W·C), or (V, H·W·C) if the mean image is to be cut like the images."""
-        if mean.shape[0] == 1:
-            return mean.float().expand(self.height, self.width, self.channels).reshape(1, -1).contiguous()
+        mean = statistics.mean.float()
+        if statistics.kind == "channel":
+            return mean.expand(self.height, self.width, self.channels).reshape(1, -1).contiguous()
         p, k = self.padding, 2 * self.padding + 1
-        copies = [mean.float(), mean.float().flip(1)][: self.shape[0]]
+        copies = [mean, mean.flip(1)][: self.shape[0]]
         cut = [
             padded[y : y + self.height, x : x + self.width].reshape(-1)
             for padded in (F.pad(copy, (0, 0, p, p, p, p)) for copy in copies)

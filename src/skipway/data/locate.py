@@ -40,7 +40,7 @@ def places(spec: DataSpec, name: str) -> list[Path]:
     """
     if spec.root is not None:
         root = Path(spec.root).expanduser()
-        if not root.is_dir():
+        if not root.is_dir() and not (spec.download and not root.exists()):
             what = "a file" if root.exists() else "no such folder"
             raise SkipwayError(f"root={spec.root!r} of {name}: {what}", f"a folder that holds the files of {name}")
         roots = [root]

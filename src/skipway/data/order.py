@@ -45,10 +45,10 @@ class Order:
 
     def samples(self, first: int, count: int) -> Tensor:
         """The samples at positions `first` to `first + count - 1`, int64."""
-        parts = []
+        parts: list[Tensor] = []
         while count > 0:
             epoch, offset = divmod(first, self.size)
             part = self.permutation(epoch)[offset : offset + count]
             parts.append(part)
             first, count = first + len(part), count - len(part)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)

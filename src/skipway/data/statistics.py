@@ -23,10 +23,12 @@ class Statistics:
     """(x − mean) / std of pixel values in [0, 255]; float64 tensors that broadcast to (H, W, C).
 
     Args:
-        mean: (1, 1, C), or (H, W, C) for a mean image.
+        kind: ``"channel"`` or ``"pixel"``.
+        mean: (1, 1, C), or the mean image (H, W, C).
         std: (1, 1, C), or (1, 1, 1).
     """
 
+    kind: Literal["channel", "pixel"]
     mean: Tensor
     std: Tensor
 
@@ -54,4 +56,4 @@ def statistics(pixels: Tensor, kind: Literal["channel", "pixel"]) -> Statistics:
         mean = total / len(pixels)
         variance = (squares / len(pixels) - mean.square()).mean().view(1, 1, 1)
     std = variance.clamp(min=0).sqrt()
-    return Statistics(mean, torch.where(std > 1e-6, std, 1.0))
+    return Statistics(kind, mean, torch.where(std > 1e-6, std, 1.0))
