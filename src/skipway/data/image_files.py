@@ -131,6 +131,7 @@ class ImageFiles(Dataset):
             batch_sampler=keys,
             collate_fn=_as_it_is,
             num_workers=self._workers,
+            generator=torch.Generator(),  # else the loader draws from the global one
             pin_memory=self.device.type == "cuda",
         )
 

@@ -51,7 +51,7 @@ def _beginning(text: Tensor, context: int, size: int | None, what: str) -> Tenso
         raise SkipwayError(
             f"{what}_size={size}, but the {what} text has {windows} windows of {context} bytes", f"at most {windows}"
         )
-    return text[: (size or windows) * context + 1]
+    return text if size is None else text[: size * context + 1]
 
 
 class TextWindows(Dataset):
