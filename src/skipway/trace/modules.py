@@ -8,14 +8,16 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 from torch.nn.modules import module as module_hooks
 from typing_extensions import Self
 
+from skipway.trace.attributes import named_modules
 from skipway.trace.graph import ModuleCall
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from torch import nn
 
 __all__ = ["ModuleStack", "eager"]
 
@@ -29,13 +31,8 @@ class ModuleStack:
 
     def __init__(self, model: nn.Module, calls: list[ModuleCall] | None = None) -> None:
         self.calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
-        self._names: dict[int, str] = {}
-        self.modules: list[tuple[str, nn.Module]] = []
-        """The model's modules with their names, each once."""
-        for name, module in model.named_modules(remove_duplicate=False):
-            if id(module) not in self._names:
-                self._names[id(module)] = name
-                self.modules.append((name, module))
+        self.modules = named_modules(model)
+        self._names = {id(module): name for name, module in self.modules}
         self._numbers: Counter[str] = Counter()
         self._open = [0]
         self._handles = ExitStack()
