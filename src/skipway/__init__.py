@@ -21,14 +21,17 @@ _WHERE: Final = {
     "Stack": "skipway.models",
     "Unit": "skipway.models",
     "UnitForm": "skipway.form",
+    "Comparison": "skipway.study.comparison",
     "DataSpec": "skipway.spec",
     "OptimizerSpec": "skipway.spec",
     "RecipeSpec": "skipway.spec",
     "Run": "skipway.train.run",
     "RunSpec": "skipway.spec",
     "ScheduleSpec": "skipway.spec",
+    "compare": "skipway.study.compare",
     "create_model": "skipway.models",
     "fit": "skipway.train.plan",
+    "load_comparison": "skipway.study.comparison",
     "load_run": "skipway.train.run",
     "resume": "skipway.train.fit",
     "inspect": "skipway.diagnostics.inspect",
@@ -38,9 +41,10 @@ _WHERE: Final = {
     "load_torchvision_state_dict": "skipway.models",
 }
 __all__ = [
-    "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Net", "Op", "OptimizerSpec", "RecipeSpec", "Run",
-    "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm", "__version__", "create_model", "fit",
-    "inspect", "list_designs", "list_models", "load_model", "load_run", "load_torchvision_state_dict", "resume",
+    "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Net", "Op", "OptimizerSpec",
+    "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm", "__version__",
+    "compare", "create_model", "fit", "inspect", "list_designs", "list_models", "load_comparison", "load_model",
+    "load_run", "load_torchvision_state_dict", "resume",
 ]  # fmt: skip
 
 

@@ -19,6 +19,9 @@ from skipway.spec import OptimizerSpec as OptimizerSpec
 from skipway.spec import RecipeSpec as RecipeSpec
 from skipway.spec import RunSpec as RunSpec
 from skipway.spec import ScheduleSpec as ScheduleSpec
+from skipway.study.compare import compare as compare
+from skipway.study.comparison import Comparison as Comparison
+from skipway.study.comparison import load_comparison as load_comparison
 from skipway.train.fit import resume as resume
 from skipway.train.plan import fit as fit
 from skipway.train.run import Run as Run

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from skipway.cli.compare import compare_command
 from skipway.cli.complete import (
     LOSSES,
     PROFILES,
@@ -165,6 +166,7 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
 
 
 app.command("train")(train_command)
+app.command("compare")(compare_command)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,100 @@
+"""What a person sees of a comparison: one bar for all with the time left, a line for each run that is under way."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from skipway.study.listen import StudyListener
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from rich.progress import TaskID
+    from typing_extensions import Self
+
+    from skipway.study.listen import RunState
+
+__all__ = ["CompareDisplay"]
+
+_EVERY_SEC: Final = 15.0
+_OVER: Final = ("finished", "diverged", "stopped", "failed", "died")
+
+
+class CompareDisplay(StudyListener):
+    """Shows a comparison on the terminal; where there is none, a line now and then."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(),
+            TextColumn("{task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+            console=self._console, transient=True, disable=not self._console.is_terminal, speed_estimate_period=120,
+        )  # fmt: skip
+        self._all: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._said: set[str] = set()
+        self._spoke = self._began = time.monotonic()
+        self.states: Sequence[RunState] = ()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def noted(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
+
+    def moved(self, states: Sequence[RunState]) -> None:
+        """Move the bars, and say which runs are over."""
+        if self._all is None:
+            # What was done before is not said again, and is no measure of the speed.
+            self._said.update(s.name for s in states if s.status in _OVER)
+            self._all = self._progress.add_task("all runs", total=sum(s.steps for s in states), loss="")
+        self.states = states
+        self._progress.update(self._all, completed=sum(s.step for s in states))
+        for state in states:
+            self._show(state)
+        if not self._console.is_terminal and time.monotonic() - self._spoke > _EVERY_SEC:
+            self._say(self._line(states))
+
+    def measuring(self, model: str) -> None:
+        """Say what takes a moment."""
+        if self._all is not None:
+            self._progress.update(self._all, description=f"speed of {model}")
+
+    def _show(self, state: RunState) -> None:
+        loss = "" if state.loss is None else f"loss {state.loss:.3f}"
+        task = self._tasks.get(state.name)
+        if state.status == "running":
+            if task is None:
+                task = self._tasks[state.name] = self._progress.add_task(state.name, total=state.steps, loss=loss)
+            self._progress.update(task, completed=state.step, loss=loss)
+        elif state.status in _OVER and state.name not in self._said:
+            self._said.add(state.name)
+            if task is not None:
+                self._progress.remove_task(task)
+            if state.test_error is not None:
+                self._say(f"{state.name}: test error {state.test_error:.2f} %, training loss {state.loss:.3f}")
+            else:
+                self._say(f"{state.name}: {state.status} at step {state.step} of {state.steps}")
+
+    def _line(self, states: Sequence[RunState]) -> str:
+        done, total = sum(s.step for s in states), sum(s.steps for s in states)
+        over = sum(s.status in _OVER for s in states)
+        running = ", ".join(f"{s.name} at {s.step}" for s in states if s.status == "running")
+        passed = time.monotonic() - self._began
+        return f"{passed:.0f} s: {100 * done // total} % of all steps, {over} of {len(states)} runs over; {running}"
+
+    def _say(self, text: str) -> None:
+        self._spoke = time.monotonic()
+        self._console.print(text, markup=False)

@@ -1,0 +1,111 @@
+"""The question and the answer, in plain words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from skipway.parts import Text, Tone
+from skipway.study.tables import spread_text
+
+if TYPE_CHECKING:
+    from skipway.study.comparison import Comparison
+    from skipway.study.effects import Effect
+    from skipway.study.summary import Summary
+
+__all__ = ["answer", "question"]
+
+
+def question(comparison: Comparison) -> str:
+    """What was asked, in a sentence."""
+    plan = comparison.plan
+    recipe, seeds = plan.settings.recipe, len(plan.seeds)
+    return (
+        f"{_listed(plan.models, ' against ')} on {plan.settings.data.name}: {recipe.steps} steps of "
+        f"{recipe.batch_size}, {seeds} seed{'s' * (seeds != 1)} each"
+    )
+
+
+def answer(comparison: Comparison) -> list[Text]:
+    """What was found, most important first, in sentences."""
+    if not comparison.complete:
+        missing = len(comparison.missing)
+        text = (
+            f"{missing} of {len(list(comparison.plan.pairs()))} runs are not over; what follows is of those that are. "
+            f"To go on: skipway compare --resume {comparison.path}"
+        )
+        begun = [Text(text=text, tone="warning")]
+    else:
+        begun = []
+    summaries = comparison.summaries
+    known = {name: s for name, s in summaries.items() if s.test_error is not None}
+    texts = [*begun, *_failures(comparison)]
+    if not known:
+        return [*texts, Text(text="No run has a test error yet.", tone="warning")]
+    if len(summaries) == 1:
+        ((name, only),) = known.items()
+        return [*texts, Text(text=f"{name}: {_error(only)}.")]
+    against = [_against(name, s, comparison) for name, s in known.items() if name != comparison.plan.reference]
+    return [*texts, *against, *_nearest(comparison, known)]
+
+
+def _error(summary: Summary) -> str:
+    return f"test error {spread_text(summary.test_error, 2)} %"
+
+
+def _failures(comparison: Comparison) -> list[Text]:
+    found = []
+    for name, summary in comparison.summaries.items():
+        if summary.failed:
+            how = "training failed" if len(summary.failed) == summary.n else "training failed in some runs"
+            text = f"{name}: {how} ({len(summary.failed)} of {summary.n}): {_how_it_failed(comparison, name)}."
+            found.append(Text(text=text, tone="bad"))
+    return found
+
+
+def _how_it_failed(comparison: Comparison, model: str) -> str:
+    runs = [comparison.runs[model][seed] for seed in comparison.summaries[model].failed]
+    if all(run.status == "diverged" for run in runs):
+        return "the loss stopped being finite"
+    if any(run.status == "diverged" for run in runs):
+        return "the loss stopped being finite, or stayed at that of guessing"
+    return "the training loss stayed at that of guessing"
+
+
+def _against(name: str, summary: Summary, comparison: Comparison) -> Text:
+    reference = comparison.plan.reference
+    if summary.effect is None:
+        return Text(text=f"{name} and {reference} have no seed in common that is over.", tone="warning")
+    text, tone = _compared(name, reference, summary.effect)
+    return Text(text=f"{text} Test error {spread_text(summary.test_error, 2)} %.", tone=tone)
+
+
+def _nearest(comparison: Comparison, known: dict[str, Summary]) -> list[Text]:
+    """The best design against the second, where neither is the reference."""
+    means = {name: s.test_error.mean for name, s in known.items() if s.test_error is not None}
+    ranked = sorted(means, key=lambda name: means[name])
+    if len(ranked) < 3 or comparison.plan.reference in ranked[:2]:
+        return []
+    effect = comparison.effect(ranked[0], ranked[1])
+    if effect is None:
+        return []
+    text, _ = _compared(ranked[0], ranked[1], effect)
+    return [Text(text=text)]
+
+
+def _compared(name: str, other: str, effect: Effect) -> tuple[str, Tone]:
+    if effect.low is None or effect.high is None:
+        less = "fewer" if effect.mean < 0 else "more"
+        points = f"{abs(effect.mean):.1f} points {less} test errors than {other}"
+        return f"{name} makes {points}, with one seed: whether that is chance cannot be said.", "warning"
+    low, high = (effect.low, effect.high) if effect.mean >= 0 else (-effect.high, -effect.low)
+    points = f"{abs(effect.mean):.1f} points [{low:.1f}, {high:.1f}]"
+    if not effect.shown:
+        return f"Between {name} and {other} no difference is shown: {points}, {effect.n} seeds.", "plain"
+    word, tone = ("better", "good") if effect.mean < 0 else ("worse", "bad")
+    return f"{name} is {word} than {other} by {points}.", "good" if tone == "good" else "bad"
+
+
+def _listed(names: tuple[str, ...], joint: str) -> str:
+    if len(names) < 3:
+        return joint.join(names)
+    return f"{names[0]}{joint}{', '.join(names[1:-1])} and {names[-1]}"

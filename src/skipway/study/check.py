@@ -1,0 +1,55 @@
+"""Everything that can be refused before the first run begins: unknown models, missing data, nets that do not fit."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from skipway.data import open_data
+from skipway.errors import ModelRunError, SkipwayError
+from skipway.models.load_for import load_for
+from skipway.train.evaluate import check_output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from skipway.study.plan import ComparisonPlan
+
+__all__ = ["check_plan"]
+
+
+def check_plan(plan: ComparisonPlan, models: Sequence[str]) -> None:
+    """Build each model once and run it on two samples; the generators are as they were, afterwards.
+
+    Args:
+        plan: what is asked for.
+        models: those of its models that are to be checked.
+
+    Raises:
+        SkipwayError: the data are not there, hold fewer samples than a batch, or a model is unknown or does not fit;
+            the text names it.
+    """
+    spec = plan.settings
+    data = open_data(spec.data)
+    next(data.train(batch_size=spec.recipe.batch_size, seed=0))
+    x, y = data.sample(min(2, data.info.train_size))
+    for model in models:
+        with _named(model), torch.random.fork_rng():
+            net = load_for(
+                model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
+            )
+            check_output(net, x, y, data.info)
+
+
+@contextmanager
+def _named(model: str) -> Iterator[None]:
+    """Errors inside say whose they are."""
+    try:
+        yield
+    except SkipwayError as error:
+        kind = ModelRunError if isinstance(error, ModelRunError) else SkipwayError
+        raise kind(
+            f"nothing was started, because of {model}: {error.given}", error.expected, error.hint
+        ) from error.__cause__

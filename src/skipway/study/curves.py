@@ -1,0 +1,73 @@
+"""Learning curves: training loss and test error against the step, with a band over the seeds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from skipway.parts import Lines, Series
+from skipway.study.summary import as_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from skipway.train.run import Run
+
+__all__ = ["learning_curves"]
+
+MOST_POINTS: Final = 300
+_LOSS: Final = (
+    "Curves that part early and stay apart; a band that is wide says that the seed matters. The line is the mean over "
+    "the seeds, the band reaches from the smallest to the largest."
+)
+_ERROR: Final = "Where the test error stands at the end, and whether it was still falling: a longer budget may differ."
+
+
+def learning_curves(groups: Mapping[str, Iterable[Run]]) -> tuple[Lines, ...]:
+    """Charts of training loss and test error, a curve for each group of runs; one that nobody wrote is left out.
+
+    Args:
+        groups: runs by the name that the legend shows.
+    """
+    lines = {name: [run.metrics() for run in runs] for name, runs in groups.items()}
+
+    def chart(field: str, title: str, note: str, *, unit: str, log: bool) -> Lines:
+        series = tuple(
+            made for name, runs in lines.items() if (made := _series(name, [_curve(r, field) for r in runs]))
+        )
+        return Lines(series=series, x="step", unit=unit, log=log, title=title, note=note)
+
+    charts = (
+        chart("loss", "Training loss", _LOSS, unit="nats", log=True),
+        chart("test_error", "Test error", _ERROR, unit="%", log=False),
+    )
+    return tuple(c for c in charts if c.series)
+
+
+def _curve(lines: list[dict[str, object]], field: str) -> dict[int, float]:
+    found = {}
+    for line in lines:
+        step, value = line["step"], as_number(line.get(field))
+        if isinstance(step, int) and value is not None and math.isfinite(value):
+            found[step] = value
+    return found
+
+
+def _series(name: str, curves: list[dict[int, float]]) -> Series | None:
+    steps = sorted(set().union(*curves)) if curves else []
+    if not steps:
+        return None
+    # Neighbours are joined to one point, so that a long training draws as fast as a short one.
+    width = -(-len(steps) // MOST_POINTS)
+    chunks = [steps[i : i + width] for i in range(0, len(steps), width)]
+    x, y, low, high = [], [], [], []
+    for chunk in chunks:
+        means = [math.fsum(v) / len(v) for c in curves if (v := [c[s] for s in chunk if s in c])]
+        x.append(float(chunk[-1]))
+        y.append(math.fsum(means) / len(means))
+        low.append(min(means))
+        high.append(max(means))
+    several = len(curves) > 1
+    return Series(
+        name=name, x=tuple(x), y=tuple(y), low=tuple(low) if several else None, high=tuple(high) if several else None
+    )

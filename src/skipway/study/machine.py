@@ -1,0 +1,53 @@
+"""How many runs at a time, and with how much of the machine each."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from skipway.errors import SkipwayError
+
+if TYPE_CHECKING:
+    from skipway.spec import RunSpec
+
+__all__ = ["cores", "worker_devices", "workers_and_threads"]
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_devices(settings: RunSpec) -> list[str]:
+    """CUDA devices that runs are spread over, as ``CUDA_VISIBLE_DEVICES`` names them; none for processors."""
+    if settings.accelerator not in ("auto", "gpu", "cuda"):
+        return []
+    import torch
+
+    count = torch.cuda.device_count()
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return named[:count] if named else [str(k) for k in range(count)]
+
+
+def workers_and_threads(runs: int, settings: RunSpec, workers: int | None) -> tuple[int, int]:
+    """Runs at a time and processor threads of each.
+
+    One for each GPU; on a processor one for each core with one thread, which beats fewer runs with more threads each
+    unless there are fewer runs than cores.
+
+    Args:
+        runs: in all.
+        settings: of every run.
+        workers: runs at a time, if somebody wants to say.
+
+    Raises:
+        SkipwayError: no workers, or more than there are GPUs.
+    """
+    if workers is not None and (isinstance(workers, bool) or workers < 1):
+        raise SkipwayError(f"workers={workers!r}", "an integer from 1")
+    devices = worker_devices(settings)
+    if devices and workers is not None and workers > len(devices):
+        raise SkipwayError(f"workers={workers} for {len(devices)} GPUs", "at most one run for each GPU")
+    room = len(devices) or cores()
+    at_a_time = min(workers or room, runs)
+    return at_a_time, max(1, cores() // at_a_time)

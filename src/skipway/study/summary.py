@@ -1,0 +1,159 @@
+"""What is known of one design: its runs in a few numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from skipway.study.effects import Effect, Spread, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from skipway.diagnostics.inspection import Inspection
+    from skipway.train.run import Run
+
+__all__ = ["GUESSING", "Summary", "first_over_last", "training_failed"]
+
+# A net that has learnt nothing spreads its bets over all classes: a loss of ln(classes), in nats; this near counts.
+GUESSING: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One design.
+
+    Args:
+        model: its name.
+        n: runs that are over.
+        test_error: over the seeds, in percent.
+        train_loss: over the seeds, each the mean of the last steps, in nats.
+        failed: seeds whose training failed: it diverged, or ended with the loss of guessing.
+        parameters: of the net.
+        flops: of one sample forward (a multiply-add counts 2); None where the net was not inspected.
+        samples_per_sec: of training, measured alone; None where it was not.
+        seconds: of training, the mean over the seeds, beside other runs.
+        gradient_start, gradient_end: gradient at the first unit over that at the last, of the first seed, before and
+            after training; dimensionless.
+        effect: difference of the test error from the reference's, in points; None for the reference.
+    """
+
+    model: str
+    n: int
+    test_error: Spread | None
+    train_loss: Spread | None
+    failed: tuple[int, ...]
+    parameters: int | None
+    flops: float | None
+    samples_per_sec: float | None
+    seconds: float | None
+    gradient_start: float | None
+    gradient_end: float | None
+    effect: Effect | None
+
+    @classmethod
+    def of(cls, model: str, runs: Mapping[int, Run], *, speed: Mapping[str, Any], effect: Effect | None) -> Summary:
+        """Sum up the runs of a design.
+
+        Args:
+            model: its name.
+            runs: by seed; those that are not over do not count.
+            speed: what was measured alone; empty if nothing was.
+            effect: against the reference.
+        """
+        over = {seed: run for seed, run in runs.items() if run.folder.finished}
+        results = {seed: run.result for seed, run in over.items()}
+        seconds = spread(_numbers(results, "seconds"))
+        start, end = (_first_inspection(over, when) for when in ("start", "end"))
+        return cls(
+            model=model,
+            n=len(over),
+            test_error=spread(_numbers(results, "test_error")),
+            train_loss=spread(_numbers(results, "train_loss")),
+            failed=tuple(seed for seed, run in over.items() if training_failed(run)),
+            parameters=next((r["parameters"] for r in results.values()), None),
+            flops=_flops_per_sample(start or end),
+            samples_per_sec=speed.get("samples_per_sec"),
+            seconds=None if seconds is None else seconds.mean,
+            gradient_start=first_over_last(start),
+            gradient_end=first_over_last(end),
+            effect=effect,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The summary as JSON-ready values."""
+        return {
+            "model": self.model,
+            "runs": self.n,
+            "test_error_percent": _spread_dict(self.test_error),
+            "train_loss_nats": _spread_dict(self.train_loss),
+            "failed_seeds": list(self.failed),
+            "parameters": self.parameters,
+            "flops_per_sample": self.flops,
+            "samples_per_sec": self.samples_per_sec,
+            "seconds": self.seconds,
+            "gradient_first_over_last": {"start": self.gradient_start, "end": self.gradient_end},
+            "effect_on_test_error": None if self.effect is None else effect_dict(self.effect),
+        }
+
+
+def training_failed(run: Run) -> bool:
+    """Whether the training of a run that is over came to nothing."""
+    result = run.result
+    loss = as_number(result.get("train_loss"))
+    if result["status"] == "diverged" or loss is None or not math.isfinite(loss):
+        return True
+    return loss > math.log(run.environment["data"]["num_classes"]) - GUESSING
+
+
+def first_over_last(inspection: Inspection | None) -> float | None:
+    """The gradient at the first point of the stream over that at the last; None where it was not measured."""
+    if inspection is None:
+        return None
+    from skipway.report import stream_profiles
+
+    for chart in stream_profiles({"": inspection}):
+        if chart.title.startswith("Backward"):
+            known = [y for y in chart.series[0].y if y is not None]
+            return known[0] / known[-1] if len(known) > 1 and known[-1] else None
+    return None
+
+
+def effect_dict(effect: Effect) -> dict[str, Any]:
+    """An effect as JSON-ready values."""
+    return {
+        "pairs": effect.n, "mean": effect.mean, "low": effect.low, "high": effect.high, "shown": effect.shown,
+    }  # fmt: skip
+
+
+def as_number(value: object) -> float | None:
+    """A number as a run folder holds it, where what is not finite is a text; None where there is none."""
+    return float(value) if isinstance(value, int | float | str) else None
+
+
+def _spread_dict(found: Spread | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {"n": found.n, "mean": found.mean, "sd": found.sd, "low": found.low, "high": found.high}
+
+
+def _numbers(results: Mapping[int, Mapping[str, Any]], name: str) -> Sequence[float]:
+    return [v for r in results.values() if (v := as_number(r.get(name))) is not None]
+
+
+def _first_inspection(runs: Mapping[int, Run], when: str) -> Inspection | None:
+    for _, run in sorted(runs.items()):
+        seen = run.inspection(when)
+        if seen is not None:
+            return seen
+    return None
+
+
+def _flops_per_sample(inspection: Inspection | None) -> float | None:
+    """Forward FLOPs of the inspected batch over its samples, which stand first in its shape."""
+    if inspection is None or "flops" not in inspection.totals:
+        return None
+    shape = re.search(r"\[(\d+)", inspection.batch)
+    return inspection.totals["flops"] / int(shape[1]) if shape else None
