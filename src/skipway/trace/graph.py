@@ -103,10 +103,10 @@ class Graph:
     parameter_sizes: list[int] = field(default_factory=list)
     casts_carry_data: bool = False
 
-    def leaf(self, op: str, tensor: torch.Tensor, *, data: bool = False, taint: int = 0) -> Node:
+    def leaf(self, op: str, tensor: torch.Tensor, *, data: bool = False, taint: int = 0, params: int = 0) -> Node:
         """Add a parameter, constant or input."""
-        floating = tensor.is_floating_point() or tensor.is_complex()
-        node = Node(len(self.nodes), op, [], {}, tensor.shape, tensor.dtype, floating, 0, data, taint)
+        dtype = tensor.dtype
+        node = Node(len(self.nodes), op, [], {}, tensor.shape, dtype, _is_floating(dtype), 0, data, taint, params)
         self.nodes.append(node)
         return node
 
@@ -155,7 +155,7 @@ class Graph:
 
     def new(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
         """Add an operation as it stands."""
-        floating = like.floating if isinstance(like, Node) else like.is_floating_point() or like.is_complex()
+        floating = like.floating if isinstance(like, Node) else _is_floating(like.dtype)
         node = Node(len(self.nodes), op, inputs, attrs, like.shape, like.dtype, floating, call)
         self.nodes.append(node)
         self.carry(node)
@@ -164,8 +164,9 @@ class Graph:
     def carry(self, node: Node) -> None:
         """Work out whether a node is data, from its inputs."""
         taint = params = 0
+        nodes = self.nodes
         for i in node.inputs:
-            source = self.nodes[i]
+            source = nodes[i]
             if source.data:
                 # int → float casts make masks, not data, unless nothing else would be data (one-hot inputs).
                 if source.floating or not node.floating or node.op in LOOKUP or self.casts_carry_data:
@@ -203,3 +204,7 @@ class Graph:
         """Where a later run in the same mode finds this operation."""
         call = self.calls[node.call]
         return Place(call.path, call.number, node.source, node.ordinal)
+
+
+def _is_floating(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex

@@ -21,7 +21,7 @@ from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, t
 from skipway.trace.graph import CONST, PARAM, Graph, Node
 from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
-from skipway.trace.operation import Operation, attributes, flat_tensors, operation
+from skipway.trace.operation import Operation, attributes, operation
 from skipway.trace.preserve import Preserved, preserved
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class _Recorder(DispatchMode):
         self._alive: list[torch.Tensor] = []
         self._weak: list[int] = []
         self._time = 0
-        self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
+        self._ordinals: dict[tuple[int, str], int] = {}
 
     def close(self) -> None:
         """Give the weak references back."""
@@ -102,22 +102,24 @@ class _Recorder(DispatchMode):
                 if parameter is None:
                     continue
                 path = f"{prefix}.{name}" if prefix else name
-                if isinstance(parameter, nn.UninitializedParameter):
+                if issubclass(
+                    type(parameter), nn.UninitializedParameter
+                ):  # `isinstance` of a parameter is a call into Python
                     raise SkipwayError(
                         f"parameter {path!r} is not initialised (a lazy module)", "a model that has run once",
                         "model(*batch) before",
                     )  # fmt: skip
-                storage = _identity(parameter)[0]
+                storage = _storage(parameter)
                 if storage not in leaves:
                     leaves[storage] = ("param", len(names))
                     names.append(path)
                     sizes.append(parameter.numel())
             for buffer in module._buffers.values():  # noqa: SLF001  # as above
                 if buffer is not None:
-                    leaves.setdefault(_identity(buffer)[0], ("const", 0))
+                    leaves.setdefault(_storage(buffer), ("const", 0))
 
     def _is_owned(self, tensor: torch.Tensor) -> bool:
-        return not tensor.is_complex() and _identity(tensor)[0] in self._leaves
+        return not tensor.is_complex() and _storage(tensor) in self._leaves
 
     def know(self, tensor: torch.Tensor, node: int, *, write: bool = False) -> None:
         """Remember that `tensor` holds the value of `node`."""
@@ -163,9 +165,7 @@ class _Recorder(DispatchMode):
     def _first_sight(self, tensor: torch.Tensor, storage: Any, view: Any) -> int:
         kind, number = self._leaves.get(storage, ("const", 0))
         if kind == "param" or (tensor.requires_grad and tensor.is_leaf):
-            node = self.graph.leaf("param", tensor, taint=PARAM)
-            if kind == "param":
-                node.params = 1 << number
+            node = self.graph.leaf("param", tensor, taint=PARAM, params=1 << number if kind == "param" else 0)
         else:
             node = self.graph.leaf("const", tensor, taint=CONST)
         if storage in self._leaves:  # what the model owns stays alive by itself
@@ -183,34 +183,33 @@ class _Recorder(DispatchMode):
         op = known.op
         self.count += 1
         call = self._stack.top
-        ordinal = self._ordinals[call, op]
-        self._ordinals[call, op] = ordinal + 1
+        place = (call, op)
+        self._ordinals[place] = ordinal = self._ordinals.get(place, -1) + 1
         if known.makes_space:  # unwritten memory has no history; it is met as a constant if it is ever read
             return func(*args, **kwargs)
-        tensors = flat_tensors(args, kwargs)
+        tensors = known.inputs(args, kwargs)
         if known.writes and len(tensors) == 1 and not tensors[0].is_floating_point() and self._is_owned(tensors[0]):
             return func(*args, **kwargs)  # a counter of the model's own, such as BatchNorm's
-        read = self.read
         # A norm's statistics are no part of the signal.
-        inputs = [read(t) for t in (tensors[:3] if known.normalises else tensors)]
+        inputs = list(map(self.read, tensors[:3] if known.normalises else tensors))
         attrs = attributes(known, args, kwargs) if known.read or op == "lerp" else {}
         written: list[torch.Tensor] = []
         if known.writes:
             written = known.written(args, kwargs)
             for tensor in written:
-                self._snapshot.before_write(_identity(tensor)[0])
+                self._snapshot.before_write(_storage(tensor))
         out = func(*args, **kwargs)
         if op in ("detach", "alias") and _identity(out) == _identity(tensors[0]):
             return out  # the same numbers in the same place: whoever reads either reads the one that was made first
         graph = self.graph
+        add = graph.new if known.plain else graph.add
         first = len(graph.nodes)
         if written and not known.normalises:
             sources = (inputs[1:] or inputs) if op == "copy" else inputs
             for tensor in written:
-                node = graph.add(op, sources, attrs, tensor, call)
-                self.know(tensor, node.id, write=True)
+                self.know(tensor, add(op, sources, attrs, tensor, call).id, write=True)
         elif isinstance(out, torch.Tensor):
-            node = (graph.new if known.plain else graph.add)(op, inputs, attrs, out, call)
+            node = add(op, inputs, attrs, out, call)
             if not known.is_view:
                 node.nbytes = out.numel() * out.element_size()
             self.know(out, node.id)
@@ -244,7 +243,7 @@ class _Recorder(DispatchMode):
             return
         if not outputs:
             return
-        main = self.graph.add(op, inputs, attrs, outputs[0], call)
+        main = (self.graph.new if known.plain else self.graph.add)(op, inputs, attrs, outputs[0], call)
         self.know(outputs[0], main.id)
         main.nbytes = sum(o.numel() * o.element_size() for o in outputs)
         if known.normalises:  # the statistics; should one be read after all, it counts as a constant
@@ -282,12 +281,19 @@ def record(model: nn.Module, batch: Batch) -> Trace:
     return Trace(graph, recorder.count, writes)
 
 
-def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Storage and what is shown of it; for layouts without a storage the object itself."""
+def _storage(tensor: torch.Tensor) -> Any:
+    """What tells a storage from others; for layouts without one the object itself."""
     try:
-        storage = tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return ("object", id(tensor)), None
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError, ValueError):
+        return ("object", id(tensor))
+
+
+def _identity(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """Storage and what is shown of it."""
+    storage = _storage(tensor)
+    if type(storage) is tuple:
+        return storage, None
     return storage, (tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
 
 
