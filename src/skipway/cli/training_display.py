@@ -27,11 +27,12 @@ class TrainingDisplay(Listener):
 
     Args:
         folder: of the run.
+        console: where; by default standard output.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, console: Console | None = None) -> None:
         self._folder = folder
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = console or Console(highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
             TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
