@@ -21,6 +21,7 @@ from skipway.cli.complete import (
     complete_severity,
 )
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
+from skipway.cli.report import report_command
 from skipway.cli.train import train_command
 from skipway.errors import SkipwayError, suggest
 
@@ -167,6 +168,7 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
 
 app.command("train")(train_command)
 app.command("compare")(compare_command)
+app.command("report")(report_command)
 
 
 def run(arguments: list[str] | None = None) -> int:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from skipway.diagnostics.inspection import Inspection
+    from skipway.spec import RunSpec
     from skipway.study.comparison import Comparison
     from skipway.train.run import Run
 
-__all__ = ["comparison_parts", "comparison_report", "figures"]
+__all__ = ["comparison_parts", "comparison_report", "environment_lines", "figures", "recipe_line"]
 
 
 def comparison_parts(comparison: Comparison) -> tuple[Part, ...]:
@@ -92,7 +93,7 @@ def _findings(seen: Mapping[str, Mapping[str, Inspection]]) -> list[Part]:
 
 def _how(comparison: Comparison) -> list[Text]:
     plan = comparison.plan
-    lines = [f"command: {command_of(comparison)}", *_settings(plan.settings.to_dict())]
+    lines = [f"command: {command_of(comparison)}", recipe_line(plan.settings)]
     first = next((r for runs in comparison.runs.values() for r in runs.values()), None)
     if first is not None and first.folder.environment_path.exists():
         lines += environment_lines(first.environment)
@@ -100,13 +101,14 @@ def _how(comparison: Comparison) -> list[Text]:
     return [Text(text="\n".join(lines), tone="muted")]
 
 
-def _settings(settings: dict[str, Any]) -> list[str]:
-    recipe, optimizer, schedule = settings["recipe"], settings["recipe"]["optimizer"], settings["recipe"]["schedule"]
-    source = f" ({recipe['source']})" if recipe["source"] else ""
-    return [(
-        f"recipe {recipe['name']}{source}: {recipe['steps']} steps of {recipe['batch_size']}, {optimizer['name']}, "
-        f"learning rate {optimizer['lr']:g} ({schedule['name']}), weight decay {optimizer['weight_decay']:g}"
-    )]  # fmt: skip
+def recipe_line(spec: RunSpec) -> str:
+    """How a net is trained, in one line."""
+    recipe, optimizer = spec.recipe, spec.recipe.optimizer
+    source = f" ({recipe.source})" if recipe.source else ""
+    return (
+        f"recipe {recipe.name}{source}: {recipe.steps} steps of {recipe.batch_size}, {optimizer.name}, "
+        f"learning rate {optimizer.lr:g} ({recipe.schedule.name}), weight decay {optimizer.weight_decay:g}"
+    )
 
 
 def environment_lines(facts: Mapping[str, Any]) -> list[str]:
