@@ -22,6 +22,7 @@ from skipway.data import cache, open_data
 from skipway.data.cifar_batches import restricted_loads
 from skipway.data.locate import read_first
 from skipway.data.parquet import ParquetLayout
+from skipway.data.sources import cifar10, cifar100
 from skipway.spec import DataSpec
 
 if TYPE_CHECKING:
@@ -181,6 +182,10 @@ class TestOriginals:
         assert list(data.info.classes) == theirs.classes
         assert data.info.train_size == len(source(str(tmp_path), train=True))
         assert data.info.note == "the original pickled batches, checksums compared"
+
+    def test_folders_are_called_as_by_torchvision(self) -> None:
+        for layout in (cifar10._BATCHES, cifar100._BATCHES):
+            assert layout.folder == layout.source.base_folder
 
     def test_the_originals_come_before_parquet(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pickled_cifar(tmp_path, monkeypatch)

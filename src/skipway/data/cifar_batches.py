@@ -55,11 +55,13 @@ class BatchLayout:
 
     Args:
         name: torchvision's class.
+        folder: the folder's name, here so that torchvision is imported only where it is found (that takes a second).
         labels: key of the labels in a batch.
         num_classes: labels are in [0, num_classes).
     """
 
     name: Literal["CIFAR10", "CIFAR100"]
+    folder: str
     labels: str
     num_classes: int
 
@@ -73,7 +75,7 @@ class BatchLayout:
     @property
     def words(self) -> str:
         """The layout in words."""
-        return f"{self.source.base_folder}/ as torchvision unpacks it"
+        return f"{self.folder}/ as torchvision unpacks it"
 
     def read(self, folder: Path) -> ImageSplits | None:
         """All images; None if the layout is not there.
@@ -81,10 +83,10 @@ class BatchLayout:
         Raises:
             SkipwayError: a file is missing, or its checksum is not the published one.
         """
-        source = self.source
-        base = folder / source.base_folder
+        base = folder / self.folder
         if not base.is_dir():
             return None
+        source = self.source
         names = _load(base / source.meta["filename"], source.meta["md5"])[source.meta["key"]]
         return ImageSplits(
             train=self._images(base, source.train_list),
