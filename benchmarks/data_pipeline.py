@@ -98,8 +98,8 @@ def images_per_second(start: Callable[[], Iterator[Any]], seconds: float) -> flo
     batches = start()
     for _ in range(WARM_UP):
         x, _ = next(batches)
-        assert x.shape == (BATCH, 3, 32, 32)  # noqa: S101  # a benchmark of something else would be worse than none
-        assert x.dtype == torch.float32  # noqa: S101  # as above
+        assert x.shape == (BATCH, 3, 32, 32)  # a benchmark of something else would be worse than none
+        assert x.dtype == torch.float32
     count, begin = 0, time.perf_counter()
     while time.perf_counter() - begin < seconds:
         next(batches)
