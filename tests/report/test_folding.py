@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from report.examples import unit
+from skipway.diagnostics.layer import Layer
 from skipway.form import Op, UnitForm
 from skipway.report.folding import Run, fold, folded_label
-from skipway.report.road import stream_map
+from skipway.report.road import layer_map, stream_map
 
 
 @given(st.text("ABC", max_size=40))
@@ -63,3 +64,20 @@ def test_units_that_differ_in_their_drop_path_rate_fold() -> None:
     assert (stretch.count, stretch.equation) == (3, "x + drop_path·A(x)")
     (alone,) = stream_map(units[:1]).stretches
     assert alone.equation == "x + drop_path[0.1]·A(x)"
+
+
+def test_the_map_holds_the_road_unfolded_too() -> None:
+    linear = Op("weight", "linear")
+    units = [unit(k, f"blocks.{k}", UnitForm(branch=(linear,)), (2, 5, 8), stream_rms=1.0 + k) for k in range(3)]
+    road = stream_map(units)
+    assert [s.count for s in road.stretches] == [3]
+    assert [(s.label, s.count, s.stream_rms, s.shape) for s in road.units] == [
+        (f"blocks.{k}", 1, (1.0 + k, 1.0 + k), (2, 5, 8)) for k in range(3)
+    ]
+
+
+def test_layers_of_a_net_without_units_are_a_road_too() -> None:
+    road = layer_map([Layer(f"body.{k}", 1.0, 10.0**-k) for k in range(4)] + [Layer("head", None, None)])
+    assert [(s.label, s.count, s.grad) for s in road.stretches] == [("body.0…3", 4, (1.0, 1e-3)), ("head", 1, None)]
+    assert [s.label for s in road.units] == ["body.0", "body.1", "body.2", "body.3", "head"]
+    assert not any(s.clean for s in road.units)

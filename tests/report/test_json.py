@@ -12,12 +12,19 @@ import jsonschema
 import pytest
 
 from skipway.diagnostics.inspection import SCHEMA_VERSION
+from skipway.diagnostics.layer import Layer
 from skipway.report import dumps, inspection_parts, parts_to_dicts, schema
 
 sys.path.insert(0, str(Path(__file__).parent))
 import examples
 
-EXAMPLES = [examples.resnet50, examples.post_norm, examples.nothing]
+
+def with_layers():
+    layers = [Layer("a.0", 1.0, None), Layer("a.1", math.inf, 2.0)]
+    return replace(examples.nothing(), layers=layers)
+
+
+EXAMPLES = [examples.resnet50, examples.post_norm, examples.nothing, with_layers]
 
 
 @pytest.mark.parametrize("make", EXAMPLES)
@@ -40,6 +47,9 @@ def test_what_is_not_finite_is_written_as_text() -> None:
     [
         lambda d: d.pop("units"),
         lambda d: d["units"][0].pop("equation"),
+        lambda d: d.pop("layers"),
+        lambda d: d["layers"].append({"path": "a", "rms": 1.0}),
+        lambda d: d["layers"].append({"path": "a", "rms": "small", "grad": None}),
         lambda d: d["units"][0].update(kind="block"),
         lambda d: d["findings"][0].update(severity="fatal"),
         lambda d: d.update(schema="skipway.inspection/2.0"),
@@ -58,4 +68,5 @@ def test_parts_as_plain_values() -> None:
     assert json.loads(dumps(plain)) == plain
     (road,) = [p for p in plain if p["part"] == "StreamMap"]
     assert [s["count"] for s in road["stretches"]] == [1, 2, 1, 3, 1, 5, 1, 2]
+    assert len(road["units"]) == 16
     assert road["stretches"][1]["after"] == [{"part": "Obstacle", "kind": "activation", "name": "ReLU"}]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from skipway.errors import SkipwayError
 from skipway.form import KINDS
-from skipway.parts import OBSTACLES, Heatmap, Lines, Series, Skipped, Table, Text
+from skipway.parts import OBSTACLES, Heatmap, Lines, Section, Series, Skipped, Table, Text
 from skipway.report import inspection_parts, to_text
 from skipway.report.road import stream_map
 from skipway.report.terminal_road import SIGNS, _middle
@@ -137,9 +137,32 @@ def test_other_parts() -> None:
     """)
 
 
+def test_sections_and_notes() -> None:
+    inner = Section(title="inner", parts=(Text(text="said"),))
+    table = Table(columns=("net", "error"), rows=(("a", "1.5"),), numeric=("error",), note="the smallest error")
+    assert to_text([Text(text="top"), Section(title="outer", note="why", parts=(table, inner))]) == text("""
+        top
+
+        outer
+        why
+
+         net   error
+         ───────────
+         a       1.5
+
+        look for: the smallest error
+
+        inner
+        said
+    """)
+
+
 def test_parts_check_their_shape() -> None:
     with pytest.raises(SkipwayError, match="a row of 1 cells\nexpected: 2 cells: a, b"):
         Table(columns=("a", "b"), rows=(("1",),))
+    for what, value in (("x", (1.0,)), ("low", (1.0,)), ("high", ()), ("labels", ("a",))):
+        with pytest.raises(SkipwayError, match=f"^s: {len(value)} values of {what}\nexpected: 2, as of y$"):
+            Series(name="s", y=(1.0, 2.0), **{what: value})
     with pytest.raises(SkipwayError, match="2 rows with 1 names"):
         Heatmap(values=((1.0,), (2.0,)), rows=("a",))
     with pytest.raises(SkipwayError, match="rows of different lengths"):
