@@ -71,6 +71,15 @@ def test_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'gradient-vanishing'" in err
 
 
+def test_recipes_and_data_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "list", "recipes", "he2016-cifar")
+    assert code == 0
+    assert "64,000 × 128" in out
+    assert "quick" not in out
+    assert run(capsys, "list", "data", "cifar")[1].split() == ["cifar10", "cifar100"]
+    assert "skipway list recipes" in run(capsys, "list", "recipes", "nothing")[2]
+
+
 def test_an_unknown_list(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "list", "model")
     assert code == 3

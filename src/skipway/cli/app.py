@@ -57,12 +57,12 @@ def root(
 
 @app.command("list")
 def list_command(
-    what: Annotated[str, typer.Argument(help="models, designs or rules", autocompletion=complete_list)],
+    what: Annotated[str, typer.Argument(help="models, designs, rules, recipes or data", autocompletion=complete_list)],
     pattern: Annotated[
         str | None, typer.Argument(help="part of a name, or a shell pattern; 'tv:*' lists torchvision's models")
     ] = None,
 ) -> int:
-    """List models, designs or rules."""
+    """List models, designs, rules, recipes or data sets."""
     from skipway.cli.catalog import list_names
 
     return list_names(what, pattern)

@@ -12,13 +12,16 @@ from skipway.parts import Part, Table, Text
 from skipway.report.console import show
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from skipway.designs import DesignInfo
 
 __all__ = ["LISTS", "design_parts", "list_names", "rule_names", "show_rules"]
 
-LISTS: Final = ("models", "designs", "rules")
+_PLURALS: Final = {
+    "model": "models", "design": "designs", "rule": "rules", "recipe": "recipes", "data set": "data",
+}  # fmt: skip
+LISTS: Final = ("models", "designs", "rules", "recipes", "data")
 
 
 def list_names(what: str, pattern: str | None) -> int:
@@ -26,9 +29,11 @@ def list_names(what: str, pattern: str | None) -> int:
     if what not in LISTS:
         with as_usage("list"):
             raise UnknownNameError("list", what, LISTS)
-    if what == "models":
-        return _list_models(pattern)
-    return _list_designs(pattern) if what == "designs" else show_rules(None, pattern)
+    shown: dict[str, Callable[[str | None], int]] = {
+        "models": _list_models, "designs": _list_designs, "rules": _list_rules, "recipes": _list_recipes,
+        "data": _list_data,
+    }  # fmt: skip
+    return shown[what](pattern)
 
 
 def _list_models(pattern: str | None) -> int:
@@ -53,6 +58,33 @@ def _list_designs(pattern: str | None) -> int:
         info = DesignInfo.of(DESIGNS[name])
         rows.append((info.id, info.equation, info.citation))
     show([Table(columns=("design", "unit", "source"), rows=tuple(rows))])
+    return 0
+
+
+def _list_rules(pattern: str | None) -> int:
+    return show_rules(None, pattern)
+
+
+def _list_recipes(pattern: str | None) -> int:
+    from skipway.train.recipes import RECIPES
+
+    rows = []
+    for name in _matching("recipe", list(RECIPES), pattern):
+        recipe = RECIPES[name]
+        optimizer = recipe.optimizer
+        how = f"{optimizer.name} at {optimizer.lr:g}, decay {optimizer.weight_decay:g}, {recipe.schedule.name}"
+        rows.append((name, f"{recipe.steps:,} × {recipe.batch_size}", how, recipe.source))
+    show([Table(columns=("recipe", "steps × batch", "how", "source"), rows=tuple(rows))])
+    return 0
+
+
+def _list_data(pattern: str | None) -> int:
+    from skipway.data import data_names
+
+    for name in _matching("data set", list(data_names()), pattern):
+        print(name)
+    if sys.stdout.isatty():
+        print("also any folder of class folders, by its path")
     return 0
 
 
@@ -113,5 +145,5 @@ def _matching(kind: str, names: Sequence[str], pattern: str | None, prefix: str 
     if not found:
         close = suggest(pattern, names)
         expected = "did you mean " + " or ".join(repr(c) for c in close) + "?" if close else "a pattern such as 'res*'"
-        raise UsageProblemError(f"no {kind} matches {pattern!r}", expected, f"skipway list {kind}s")
+        raise UsageProblemError(f"no {kind} matches {pattern!r}", expected, f"skipway list {_PLURALS[kind]}")
     return found

@@ -55,7 +55,7 @@ def complete_rule(incomplete: str) -> list[str]:
 
 def complete_list(incomplete: str) -> list[str]:
     """What can be listed."""
-    return [kind for kind in ("models", "designs", "rules") if kind.startswith(incomplete)]
+    return [kind for kind in ("models", "designs", "rules", "recipes", "data") if kind.startswith(incomplete)]
 
 
 def complete_loss(incomplete: str) -> list[str]:
