@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from skipway.train.optimizer import build_optimizer
 from skipway.train.randomness import gathered_random, set_own_random_
 from skipway.train.run import Run
 from skipway.train.stop import stop_on_signals
-from skipway.train.strategy import full_state, is_sharded, load_full_state_, make_fabric
+from skipway.train.strategy import full_state, is_sharded, load_full_state_, make_fabric, quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,18 +117,37 @@ class _Session:
 
     def run(self, log: str | None) -> Run:
         """Everything, with the folder held by the first rank."""
-        fabric = make_fabric(self.spec, self._loggers(log))
-        fabric.launch()
-        with self.folder.locked() if fabric.is_global_zero else nullcontext():
-            if fabric.is_global_zero and not self.resumed:
-                self.folder.create(self.spec)
-            fabric.barrier()
-            threads = torch.get_num_threads()
-            try:
-                self._stretch(fabric)
-            finally:
-                torch.set_num_threads(threads)
+        threads = torch.get_num_threads()
+        try:
+            with quiet():
+                fabric = make_fabric(self.spec, self._loggers(log))
+                fabric.launch()
+                with ExitStack() as held:
+                    self._take_folder(fabric, held)
+                    self._stretch(fabric)
+                # The other ranks read how it ended, too.
+                fabric.barrier()
+        finally:
+            torch.set_num_threads(threads)
         return Run(self.folder.path)
+
+    def _take_folder(self, fabric: Fabric, held: ExitStack) -> None:
+        """The first rank locks the folder and begins the run in it; if it cannot, no rank goes on."""
+        refusal: SkipwayError | None = None
+        if fabric.is_global_zero:
+            try:
+                held.enter_context(self.folder.locked())
+                if not self.resumed:
+                    self.folder.create(self.spec)
+            except SkipwayError as error:
+                refusal = error
+        refused = float(refusal is not None)
+        if fabric.world_size > 1:
+            refused = float(fabric.all_reduce(torch.tensor(refused, device=fabric.device), reduce_op="sum"))  # type: ignore[arg-type]  # a tensor in, a tensor out
+        if refusal is not None:
+            raise refusal
+        if refused:
+            raise SkipwayError(f"the first process cannot use {self.folder.path}", "what it says itself")
 
     def _stretch(self, fabric: Fabric) -> None:
         spec, folder, first = self.spec, self.folder, fabric.is_global_zero

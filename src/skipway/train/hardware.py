@@ -66,7 +66,7 @@ def environment(spec: RunSpec, *, fabric: Fabric, channels_last: bool) -> dict[s
         "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
         "precision": resolve_precision(spec.precision, device.type),
         "channels_last": channels_last,
-        "devices": spec.devices,
+        "devices": fabric.world_size,
         "strategy": spec.strategy,
     }
 

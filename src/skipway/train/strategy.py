@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,7 +18,7 @@ from skipway.models.unit import PlannedUnit
 from skipway.train.hardware import resolve_precision
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from lightning_fabric.loggers.logger import Logger
     from torch import Tensor
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from skipway.spec import RunSpec
 
-__all__ = ["full_state", "is_sharded", "load_full_state_", "make_fabric"]
+__all__ = ["full_state", "is_sharded", "load_full_state_", "make_fabric", "quiet"]
 
 
 def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
@@ -32,9 +35,15 @@ def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
     Raises:
         SkipwayError: a device, strategy or precision that is not there.
     """
-    strategy: Any = ModelParallelStrategy(parallelize_fn=_shard) if spec.strategy == "fsdp2" else spec.strategy
+    devices, nodes = _launched() or (spec.devices, 1)
+    strategy: Any = spec.strategy
+    if strategy == "fsdp2":
+        # By default it would take the devices of a node for tensor parallelism, of which there is no plan.
+        strategy = ModelParallelStrategy(
+            parallelize_fn=_shard, data_parallel_size=devices * nodes, tensor_parallel_size=1
+        )
     given: dict[str, Any] = {
-        "accelerator": spec.accelerator, "devices": spec.devices, "strategy": strategy,
+        "accelerator": spec.accelerator, "devices": devices, "num_nodes": nodes, "strategy": strategy,
         "loggers": list(loggers) or None,
     }  # fmt: skip
     # It announces its choice of precision; ours is said in the run's own line.
@@ -51,6 +60,26 @@ def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
             f"accelerator={spec.accelerator!r}, devices={spec.devices}, strategy={spec.strategy!r}: {error}",
             "what Lightning Fabric offers on this machine",
         ) from error
+
+
+def _launched() -> tuple[int, int] | None:
+    """Processes on each node, and nodes, as ``torchrun`` says; None if it did not start this process."""
+    if not (torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()):
+        return None
+    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    return here, int(os.environ["WORLD_SIZE"]) // here
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, what libraries say to one another is not said to the user."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=r"torch\.distributed\.nn\.functional\.all_gather", category=FutureWarning
+        )
+        # Nothing is done in place to a model's output here.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view", category=UserWarning)
+        yield
 
 
 def is_sharded(fabric: Fabric) -> bool:
