@@ -227,6 +227,14 @@ class TestDamaged:
         assert text.endswith(")\nexpected: a whole image\ntry: fetch the file again, or remove it")
         assert not list(tmp_path.glob("cache/**/*.safetensors"))
 
+    def test_no_rows(self, tmp_path: Path) -> None:
+        parquet_cifar(tmp_path)
+        path = tmp_path / "test-00000-of-00001.parquet"
+        parquet.write_table(parquet.read_table(path).slice(0, 0), path)
+        assert refusal("cifar10", tmp_path) == (
+            f"{path} has no rows\nexpected: at least one image\ntry: fetch it again"
+        )
+
     def test_no_image_in_a_row(self, tmp_path: Path) -> None:
         write_parquet(tmp_path / "train-0.parquet", [encode(images(1)[0]), None], [0, 0])
         write_parquet(tmp_path / "test-0.parquet", [encode(images(1)[0])], [0])

@@ -56,14 +56,16 @@ class TestParquet:
         assert (data.info.train_size, data.info.test_size, data.info.num_classes) == (40, 20, 10)
         assert data.info.input_shape == (3, 32, 32)
         assert data.info.classes[3] == "cat"
-        assert data.info.note == "parquet in the hub's columns"
+        assert data.info.note == "parquet in the hub's columns, PNG images"
 
     def test_jpeg_as_pillow_decodes_it(self, tmp_path: Path) -> None:
         encoded = [encode(p, "JPEG") for p in images(12)]
         for split in ("train", "test"):
             write_parquet(tmp_path / f"{split}-0.parquet", encoded, [0] * 12)  # type: ignore[arg-type]
         expected = np.stack([np.asarray(Image.open(io.BytesIO(e)).convert("RGB")) for e in encoded])
-        np.testing.assert_array_equal(pixels_of(open_data(DataSpec(name="cifar10", root=str(tmp_path)))), expected)
+        data = open_data(DataSpec(name="cifar10", root=str(tmp_path)))
+        np.testing.assert_array_equal(pixels_of(data), expected)
+        assert data.info.note == "parquet in the hub's columns, JPEG images"
 
     def test_several_files_in_a_folder_below_and_names_from_the_file(self, tmp_path: Path) -> None:
         parts = [images(3, seed=k) for k in range(3)]

@@ -5,12 +5,14 @@ Shapes: N images, H and W pixels, C channels.
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from skipway.data.cache import cached
 from skipway.data.decode import Mode, decode_all, decode_bytes
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["ParquetLayout"]
-
-_NOTE: Final = "parquet in the hub's columns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +74,18 @@ class ParquetLayout:
         split_images = {}
         for split, tables in read.items():
             encoded = [row for table in tables for row in table.encoded]
+            if not encoded:
+                raise SkipwayError(f"{tables[0].path} has no rows", "at least one image", "fetch it again")
             places = [f"{table.path}, row {k}" for table in tables for k in range(len(table.encoded))]
             pixels = decode_all(len(encoded), _decoder(encoded, self.mode), places.__getitem__)
             labels = np.concatenate([table.labels for table in tables])
             split_images[split] = Images(pixels, torch.from_numpy(labels))
         classes = read["train"][0].classes or self.classes
-        return ImageSplits(**split_images, num_classes=self.num_classes, classes=classes, note=_NOTE)
+        with Image.open(
+            io.BytesIO(read["train"][0].encoded[0])
+        ) as first:  # JPEG is not what the hub's originals are in
+            note = f"parquet in the hub's columns, {first.format} images"
+        return ImageSplits(**split_images, num_classes=self.num_classes, classes=classes, note=note)
 
     def _table(self, path: Path) -> _Table:
         import pyarrow as pa
