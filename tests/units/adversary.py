@@ -522,6 +522,18 @@ def _() -> nn.Module:
     return nn.Sequential(_ConvUnit(nn.GroupNorm(2, 8)), _ConvUnit(nn.InstanceNorm2d(8)), nn.Conv2d(8, 2, 1))
 
 
+@model("instance norm with a gain after, one image", units=1, shortcut="x*1", after="IN*1", batch=lambda: _images()[:1])
+def _() -> nn.Module:
+    return nn.Sequential(_ConvUnit(nn.InstanceNorm2d(8, affine=True)), nn.Conv2d(8, 2, 1))
+
+
+@model(
+    "batch norm behind an idle view after, one image", units=1, after="BN*1", batch=lambda: _images()[:1], train=True
+)
+def _() -> nn.Module:
+    return nn.Sequential(_ConvUnit(nn.Sequential(nn.Unflatten(1, (8,)), nn.BatchNorm2d(8))), nn.Conv2d(8, 2, 1))
+
+
 @model("leaky ReLU, SiLU and Hardswish after", units=3, after="LeakyReLU*1 SiLU*1 HardSwish*1", batch=_images)
 def _() -> nn.Module:
     return nn.Sequential(

@@ -106,7 +106,7 @@ def _inspected(
         batch = copied(batch, lambda t: t.to("meta"))
     _check(batch)
     notes = [] if optimizer is None else ["no rule of this version looks at the optimizer"]
-    trace = _recorded(inner, batch)
+    trace = _recorded(inner, batch, addresses=not structure_only or profile != "fast")
     found = find(trace.graph)
     described = describe_units(found)
     runs = {"trace": 1}
@@ -195,9 +195,9 @@ def _check(batch: Batch) -> None:
             )
 
 
-def _recorded(model: nn.Module, batch: Batch) -> Trace:
+def _recorded(model: nn.Module, batch: Batch, *, addresses: bool) -> Trace:
     try:
-        return record(model, batch)
+        return record(model, batch, addresses=addresses)
     except SkipwayError:
         raise
     except (Exception, SystemExit) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ class ModuleStack:
         self.calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
         self.modules = named_modules(model)
         self._names = {id(module): name for name, module in self.modules}
-        self._numbers: Counter[str] = Counter()
+        self._numbers: dict[str, int] = {}
         self._open = [0]
         self._handles = ExitStack()
         self.top = 0
@@ -61,8 +60,7 @@ class ModuleStack:
         path = self._names.get(id(module))
         if path is None:
             path = f"{parent.path}?{type(module).__name__}"
-        number = self._numbers[path]
-        self._numbers[path] += 1
+        self._numbers[path] = number = self._numbers.get(path, -1) + 1
         # Shapes tell equal blocks apart; a layer without parts is no block.
         shape = _first_shape(args) if module._modules else ()  # noqa: SLF001  # `children()` makes a generator each time
         call = ModuleCall(len(self.calls), path, number, parent.id, len(self._open), type(module).__name__, shape)

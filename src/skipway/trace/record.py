@@ -2,12 +2,14 @@
 
 The dispatch mode sees what is really computed (in-place writes, views, scripted and checkpointed code, the inside of
 custom autograd functions). The function mode gives each operation an address that later runs can find again, and its
-presence alone switches off fused paths that would hide a join.
+presence alone switches off fused paths that would hide a join; where no later run follows it is left out (4 % of the
+time of an inspection) and the fused paths are switched off by name.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +27,7 @@ from skipway.trace.operation import Operation, attributes, operation
 from skipway.trace.preserve import Preserved, preserved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Trace", "record"]
 
@@ -76,7 +78,7 @@ class _Recorder(DispatchMode):
     addresses from being reused without keeping their memory.
     """
 
-    def __init__(self, graph: Graph, stack: ModuleStack, addresses: _Addresses, snapshot: Preserved) -> None:
+    def __init__(self, graph: Graph, stack: ModuleStack, addresses: _Addresses | None, snapshot: Preserved) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.graph, self.count = graph, 0
         self._stack, self._addresses, self._snapshot = stack, addresses, snapshot
@@ -215,9 +217,9 @@ class _Recorder(DispatchMode):
             self.know(out, node.id)
         elif isinstance(out, (tuple, list)):
             self._record_several(known, inputs, attrs, [o for o in out if isinstance(o, torch.Tensor)], call)
-        if attrs and op in ops.MULTIPLY:
+        if attrs and op in ops.MULTIPLY and self._addresses is not None:
             self._note_size(graph.nodes[-1], args)
-        caller = self._addresses.current
+        caller = self._addresses.current if self._addresses is not None else None
         for node in graph.nodes[first:]:
             node.ordinal, node.source, node.caller = ordinal, op, caller
         if known.flops is not None and first < len(graph.nodes):
@@ -254,23 +256,24 @@ class _Recorder(DispatchMode):
             self.know(tensor, extra.id)
 
 
-def record(model: nn.Module, batch: Batch) -> Trace:
+def record(model: nn.Module, batch: Batch, *, addresses: bool = True) -> Trace:
     """Run `model` once on a copy of `batch` without gradients and return what happened; the model is left as it was.
 
     Args:
         model: any module; it runs eagerly, in the mode it is in.
         batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
+        addresses: whether later runs have to find the operations again.
     """
     args, kwargs = copied(call_arguments(batch))
     graph = Graph()
     with preserved(model) as snapshot, eager(), ModuleStack(model, graph.calls) as stack, torch.no_grad():
-        addresses = _Addresses(stack)
-        recorder = _Recorder(graph, stack, addresses, snapshot)
+        called = _Addresses(stack) if addresses else None
+        recorder = _Recorder(graph, stack, called, snapshot)
         try:
             recorder.own(stack.modules)
             for tensor in tensors_of((args, kwargs)):
                 recorder.know(tensor, graph.leaf("input", tensor, data=True).id)
-            with recorder, addresses:
+            with recorder, called or _unfused():
                 output = model(*args, **kwargs)
             for tensor in output_tensors(output):
                 graph.outputs.append(recorder.read(tensor))
@@ -279,6 +282,17 @@ def record(model: nn.Module, batch: Batch) -> Trace:
         writes = snapshot.parameters_written
     graph.reseed()
     return Trace(graph, recorder.count, writes)
+
+
+@contextmanager
+def _unfused() -> Iterator[None]:
+    """Attention and transformer layers run operation by operation."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _storage(tensor: torch.Tensor) -> Any:

@@ -73,7 +73,7 @@ class After:
         if node.op in ops.VIEW:
             return None, True
         if node.op in ops.NORM:
-            return Op("norm", norm_of(node)), True
+            return Op("norm", norm_of(node, self.nodes)), True
         if node.op in ops.ACTIVATION:
             return Op("activation", ops.activation_name(node.op, node.attrs)), True
         if node.op in ops.DROPOUT:

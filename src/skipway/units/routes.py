@@ -113,7 +113,7 @@ class Routes:
         if op in ops.VIEW:
             return [Step("view", op, node.id, first)]
         if op in ops.NORM:
-            return [Step("norm", norm_of(node), node.id, first)]
+            return [Step("norm", norm_of(node, nodes), node.id, first)]
         if op in ops.DROPOUT:
             return [Step("dropout", op, node.id, first)]
         if activation and op in ops.ACTIVATION and len(data) == 1:
@@ -309,11 +309,16 @@ def _last_projection(chain: tuple[Step, object] | None) -> bool:
     return False
 
 
-def norm_of(node: Node) -> str:
-    """The field's name of a norm; instance norm runs as a batch norm of another shape and is known by its address."""
-    if node.caller is not None and node.caller[1] == "instance_norm":
-        return "instance"
-    return ops.norm_name(node.op)
+def norm_of(node: Node, nodes: list[Node]) -> str:
+    """The field's name of a norm; instance norm runs as a batch norm of one example with N·C channels."""
+    name = ops.norm_name(node.op)
+    if name != "batch" or any(nodes[i].op == "param" for i in node.inputs[1:]):  # its gain is repeated for each example
+        return name
+    seen = nodes[node.inputs[0]]
+    whole = nodes[seen.inputs[0]].shape if seen.op in ops.VIEW and seen.inputs else ()
+    if len(whole) != len(seen.shape) or len(whole) < 3:  # N, C and at least one dimension to average
+        return name
+    return "instance" if seen.shape == (1, whole[0] * whole[1], *whole[2:]) else name
 
 
 def number(detail: str) -> str | float:
