@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_statistics_are_those_of_numpy_in_float64(channels: int) -> None:
-    pixels = images(700, 6, 5, channels)
+    pixels = images(700, 6, 5, channels) | 240  # bright: sums of squares leave float32's whole numbers early
     exact = pixels.astype(np.float64)
     by_channel, by_pixel = (
         statistics(torch.from_numpy(pixels), "channel"),
