@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from report import examples
-from skipway.parts import Section, Skipped, StreamMap
+from skipway.parts import Lines, Section, Series, Skipped, StreamMap
 from skipway.report import inspection_report, signal_map
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -96,6 +96,18 @@ def test_width_and_colour_follow_the_signal(opened) -> None:
     assert colours[0] == "rgb(84, 74, 200)"  # --g-3
     assert colours[1] == colours[3] == "rgb(31, 133, 99)"  # --g0
     assert colours[2] == "rgb(168, 13, 26)"  # --g4, where the scale ends
+
+
+def test_one_name_has_one_colour_and_axes_have_readable_marks(opened) -> None:
+    first = Lines(series=(Series(name="a", y=(1.0, 1e-6)), Series(name="b", y=(1.0, 1e3))), log=True)
+    second = Lines(series=(Series(name="b", y=(0.3, 3.0)),), log=True)
+    shown = opened((first, second)).until_drawn()
+    strokes = "all => all.map(e => getComputedStyle(e).stroke)"
+    _, b, again = shown.page.locator(".scatterlayer path.js-line").evaluate_all(strokes)
+    assert b == again
+    marks = [shown.page.locator(".chart").nth(k).locator(".ytick text").all_text_contents() for k in (0, 1)]
+    assert [m.replace("\u200b", "") for m in marks[0]] == ["10-6", "0.0001", "0.01", "1", "100"]
+    assert marks[1] == ["0.5", "1", "2"]
 
 
 def test_units_inside_branches_are_on_a_road_of_their_own(opened) -> None:

@@ -43,7 +43,7 @@ def road(part: StreamMap, name: str) -> str:
         f'<div class="map" id="{name}">{_facts(units, noun, seen)}{_signs(units)}'
         f'<div class="road" role="listbox" aria-label="{escaped(label)}" aria-describedby="{name}-keys"></div>'
         f'<div class="glass" aria-hidden="true"></div>{_legend(noun, seen)}'
-        f'<p class="keys" id="{name}-keys">Point at a unit, or move along the road with the arrow keys; '
+        f'<p class="keys" id="{name}-keys">Point at a {noun}, or move along the road with the arrow keys; '
         "Home and End lead to its ends.</p>"
         f"{_as_table(part)}"
         f'<script type="application/json" class="data">{script_json(_data(part, units, seen))}</script></div>'

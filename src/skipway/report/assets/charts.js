@@ -6,9 +6,17 @@
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const faded = (hex, alpha) => `rgba(${[1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16)).join(",")},${alpha})`;
 
+  // One name has one colour on the whole page.
+  const numbers = new Map();
+  function number(name) {
+    if (!numbers.has(name)) numbers.set(name, numbers.size);
+    return numbers.get(name);
+  }
+
   function curves(chart) {
     const traces = [];
-    chart.series.forEach((series, k) => {
+    chart.series.forEach((series) => {
+      const k = number(series.name);
       const ink = colour(`--c${k % CURVES}`);
       if (series.low) {
         const edge = { x: series.x, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false, legendgroup: `s${k}` };
@@ -35,11 +43,24 @@
     return { gridcolor: colour("--line"), linecolor: colour("--line"), zeroline: false, automargin: true, ticks: "outside", tickcolor: colour("--line"), ...more };
   }
 
-  // Over two powers of ten and more, a mark at each; else plotly finds better ones.
-  function tenfold(values) {
-    const known = values.filter((v) => v !== null);
-    return Math.max(...known) / Math.min(...known) > 100 ? Math.ceil(Math.log10(Math.max(...known) / Math.min(...known)) / 8) : undefined;
+  // Marks of a logarithmic axis: powers of ten over three decades and more, else also twice and five times each;
+  // over less than a doubling plotly finds better ones.
+  function marks(values) {
+    const known = values.filter((v) => v !== null && v !== undefined);
+    const low = Math.log10(Math.min(...known)), high = Math.log10(Math.max(...known));
+    if (!known.length || high - low < .3) return {};
+    const step = Math.ceil((high - low) / 8), factors = high - low < 3 ? [1, 2, 5] : [1];
+    const tickvals = [], ticktext = [];
+    for (let k = Math.floor(low); k <= Math.ceil(high); k += step) {
+      for (const factor of factors) {
+        tickvals.push(factor * 10 ** k);
+        const power = k < -4 || k > 4;
+        ticktext.push(power ? `${factor === 1 ? "" : `${factor}·`}10<sup>${k}</sup>` : String(+(factor * 10 ** k).toPrecision(1)));
+      }
+    }
+    return { tickvals, ticktext };
   }
+  const values = (chart) => chart.series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
 
   function layout(chart, width) {
     const many = chart.kind === "lines" && chart.series.length > 1;
@@ -49,10 +70,10 @@
       margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: many, hovermode: "closest", dragmode: false,
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: colour("--ink") } },
       hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink") } },
-      xaxis: axis({ title: { text: chart.x, standoff: 8, font: { size: 13 } }, type: chart.log_x ? "log" : undefined }),
+      xaxis: axis({ title: { text: chart.x, standoff: 8, font: { size: 13 } }, ...(chart.log_x ? { type: "log", ...marks(chart.series.flatMap((s) => s.x)) } : {}) }),
       yaxis: axis({
-        title: chart.unit ? { text: chart.unit, standoff: 8, font: { size: 13 } } : undefined, type: chart.log ? "log" : undefined,
-        exponentformat: "power", dtick: chart.log ? tenfold(chart.series.flatMap((s) => s.y)) : undefined, autorange: chart.kind === "heatmap" ? "reversed" : true,
+        title: chart.unit ? { text: chart.unit, standoff: 8, font: { size: 13 } } : undefined, exponentformat: "power",
+        ...(chart.log ? { type: "log", ...marks(values(chart)) } : {}), autorange: chart.kind === "heatmap" ? "reversed" : true,
       }),
     };
   }

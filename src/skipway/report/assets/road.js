@@ -10,6 +10,8 @@
     medium: { y: 50, lane: 30, high: 30, margin: 6, span: 22, sign: 14, gap: 2, scale: .8, join: 3.4 },
     small: { y: 34, lane: 21, high: 20, margin: 2.5, span: 12, sign: 12, gap: 1, scale: .62, join: 0 },
   };
+  // Where no branch leads around, nothing stands above the road.
+  const BARE = { large: 26, medium: 20, small: 16 };
   const NAMES = { long_skip: "long skip", injection: "injection", cell: "cell", merge: "merge", layer: "weighted layer" };
   const kindName = (kind) => kind.replace("_", "-");
 
@@ -56,7 +58,7 @@
         d: `M${left} ${foot}C${left} ${top} ${right} ${top} ${right} ${foot}`, "stroke-width": stroke.toFixed(1),
         class: form.kind === "unit" ? "arch" : "arch other",
       }, svg);
-      if (size === SIZES.large && form.letters.length) {
+      if (size.scale === 1 && form.letters.length) {
         const text = form.letters.join("+"), wide = 8 + 7 * text.length;
         make("rect", { x: (left + right - wide) / 2, y: y - high - 8, width: wide, height: 17, rx: 4, class: "plate" }, svg);
         make("text", { x: (left + right) / 2, y: y - high + 4.5, class: "letter" }, svg).textContent = text;
@@ -91,15 +93,20 @@
   // Names under the road: of every unit where there is room, else where the shape changes, and every tenth number.
   function tags(cells, rows, widths, large) {
     const PER_LETTER = 6.4;
+    const paths = rows.map((row) => row[2].split("."));
+    // What all paths begin with says nothing; two names of each are kept.
+    let common = 0;
+    while (paths.every((path) => path.length > common + 2 && path[common] === paths[0][common])) common += 1;
+    const labels = paths.map((path) => path.slice(common).join("."));
     const cut = (text, most) => (text.length > most ? `…${text.slice(1 - most)}` : text);
     let free = 0, at = 0;
     rows.forEach((row, k) => {
       if (large) {
-        html("span", "tag", cut(row[2], Math.max(4, Math.floor(widths[k] / PER_LETTER))), cells[k]);
+        html("span", "tag", cut(labels[k], Math.max(4, Math.floor(widths[k] / PER_LETTER))), cells[k]);
       } else {
         const stage = k === 0 || (row[1] !== rows[k - 1][1] && row[3] === 0);
         const tenth = (k + 1) % 10 === 0;
-        const text = stage ? cut(row[2], 20) : String(k + 1);
+        const text = stage ? cut(labels[k], 20) : String(k + 1);
         if ((stage || tenth) && at >= free) {
           html("span", stage ? "tag stage" : "tag", text, cells[k]);
           free = at + text.length * PER_LETTER + 12;
@@ -167,8 +174,10 @@
     const road = map.querySelector(".road"), glass = map.querySelector(".glass");
     const count = data.units.length;
     const name = count <= 40 ? "large" : count <= 160 ? "medium" : "small";
-    const size = SIZES[name];
+    const bare = data.noun === "layer";
+    const size = bare ? { ...SIZES[name], y: BARE[name] } : SIZES[name];
     map.classList.add(name);
+    map.classList.toggle("bare", bare);
     const cells = [], widths = [];
     data.units.forEach((row, k) => {
       const [element, width] = cell(row, data.forms[row[0]], size, data.proofs);
