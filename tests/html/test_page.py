@@ -234,6 +234,17 @@ def test_on_a_phone_nothing_is_cut_off(opened, name: str) -> None:
     assert right <= 390
 
 
+def test_names_at_the_end_of_a_row_make_no_page_wider(opened) -> None:
+    shown = opened(the_map(html_cases.deep(333)))
+    for width in range(360, 400, 3):
+        shown.page.set_viewport_size({"width": width, "height": 844})
+        assert shown.page.evaluate("document.documentElement.scrollWidth") == width
+    names = shown.page.locator(".tag.stage")
+    assert names.all_inner_texts() == [f"units.{k}" for k in (0, 111, 222)]
+    shown.page.wait_for_timeout(50)  # the names have found their side
+    assert max(box[2] for box in names.evaluate_all(f"all => all.map({PLACES})")) <= 399
+
+
 def test_on_paper(opened) -> None:
     shown = opened(inspection_report(examples.post_norm()), width=703, color_scheme="dark").until_drawn()
     shown.units().nth(2).hover()

@@ -55,6 +55,20 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_the_new_file_takes_the_old_one_s_place_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "a.html"
+    target.write_text("old", encoding="utf-8")
+
+    def failing(_self: Path, _target: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(type(target), "replace", failing)
+    with pytest.raises(SkipwayError, match="cannot be written: Input/output error"):
+        write_text(target, "new")
+    assert target.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
 @pytest.mark.parametrize("use", [check_target, lambda path: write_text(path, "x")])
 def test_refusals(use, tmp_path: Path) -> None:
     with pytest.raises(SkipwayError) as folder:
