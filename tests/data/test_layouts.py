@@ -135,6 +135,12 @@ class TestCache:
         assert after.info.fingerprint != before
         np.testing.assert_array_equal(pixels_of(after), pixels)
 
+    def test_so_is_one_of_the_same_size(self, spec: DataSpec, decoded: list[int], tmp_path: Path) -> None:
+        open_data(spec)
+        os.utime(tmp_path / "files/test-00000-of-00001.parquet", ns=(1, 1))
+        open_data(spec)
+        assert len(decoded) == 2
+
     @pytest.mark.parametrize("keep", [0, 5, 300, -1])
     def test_a_damaged_cache_is_built_again(self, spec: DataSpec, decoded: list[int], keep: int) -> None:
         before = open_data(spec).info
