@@ -110,6 +110,18 @@ def test_one_name_has_one_colour_and_axes_have_readable_marks(opened) -> None:
     assert marks[1] == ["0.5", "1", "2"]
 
 
+def test_pointing_at_a_chart_shows_all_curves_there(opened) -> None:
+    a = Series(name="<b>%{y}", x=(1.0, 2.0, 3.0), y=(1.0, 2.0, 4.0), labels=("p.0", "p.1", "p.2"))
+    b = Series(name="b", x=(1.0, 2.0, 3.0), y=(30.0, 20.0, 10.0), low=(28.0, 19.0, 9.0), high=(32.0, 21.0, 11.0))
+    shown = opened((Lines(series=(a, b), unit="%"),)).until_drawn()
+    box = shown.page.locator(".chart .nsewdrag").bounding_box()
+    for shift in range(10):  # the pointer comes from the side, as a hand does
+        shown.page.mouse.move(box["x"] + box["width"] / 2 - 20 + 2 * shift, box["y"] + 40)
+    words = shown.page.locator(".hoverlayer").evaluate("e => e.textContent")
+    assert "<b>%{y}: 2.00 %  p.1" in words
+    assert "b: 20.0 %" in words
+
+
 def test_units_inside_branches_are_on_a_road_of_their_own(opened) -> None:
     shown = opened(the_map(html_cases.nested()))
     tops = shown.units().evaluate_all("all => all.map(e => e.querySelector('.join').getBoundingClientRect().top)")

@@ -26,7 +26,7 @@
         x: series.x, y: series.y, name: series.name, text: series.labels, legendgroup: `s${k}`,
         mode: series.y.length < 60 && !series.low ? "lines+markers" : "lines",
         line: { color: ink, width: 2, dash: DASHES[Math.floor(k / CURVES) % DASHES.length] }, marker: { size: 5, color: ink },
-        hovertemplate: `${series.labels ? "%{text}<br>" : ""}%{y:.3g}${chart.unit ? ` ${chart.unit}` : ""}<extra>${series.name}</extra>`,
+        hovertemplate: `%{fullData.name}: <b>%{y:.3g}${chart.unit ? ` ${chart.unit}` : ""}</b>${series.labels ? "  %{text}" : ""}<extra></extra>`,
       });
     });
     return traces;
@@ -67,7 +67,7 @@
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", width, height: chart.height,
       font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif", size: 13, color: colour("--soft") },
-      margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: many, hovermode: "closest", dragmode: false,
+      margin: { l: 8, r: 12, t: 8, b: 8 }, showlegend: many, hovermode: chart.kind === "lines" ? "x unified" : "closest", dragmode: false,
       legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: colour("--ink") } },
       hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--ink") } },
       xaxis: axis({ title: { text: chart.x, standoff: 8, font: { size: 13 } }, ...(chart.log_x ? { type: "log", ...marks(chart.series.flatMap((s) => s.x)) } : {}) }),
