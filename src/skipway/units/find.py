@@ -21,8 +21,9 @@ from skipway.units.routes import Route, Routes, Step
 if TYPE_CHECKING:
     from skipway.form import Merge
     from skipway.trace.graph import Graph, Node
+    from skipway.units.work import Work
 
-__all__ = ["Candidate", "Found", "Rejected", "Term", "Work", "find", "join_factor", "nest", "work_between"]
+__all__ = ["Candidate", "Found", "Rejected", "Term", "find", "join_factor", "nest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +84,12 @@ class Found:
     rejected: list[Rejected]
 
 
-@dataclass(slots=True)
-class Work:
-    """What lies between x and a branch's end."""
-
-    heavy: bool = False
-    nonlinear: bool = False
-    weighted: bool = False
-    spatial: bool = False
-    region: set[int] = field(default_factory=set)
-
-
 class _Finder:
     def __init__(self, graph: Graph) -> None:
         self.links = Links(graph)
         self.routes = Routes(self.links)
         self.nodes = graph.nodes
-        self.joins: set[int] = set()
+        self.joins = 0
 
     # ---- joins
 
@@ -198,9 +188,9 @@ class _Finder:
                 if best is not None and (route.cost, False, -x) >= best[0]:
                     continue
                 branches = [t for t in others if links.descends(t.node, x)]
-                work = work_between(links, self.routes, x, [t.node for t in branches])
+                work = self.routes.traits.between(x, [t.node for t in branches])
                 # Both sides of (1-z)·x + z·y lead back lightly; the stream is the one that the other is computed from.
-                key = (route.cost, "gate" in route.kinds() and self._takes_in_more(x, work.region), -x)
+                key = (route.cost, "gate" in route.kinds() and self._takes_in_more(x, work), -x)
                 if best is not None and key >= best[0]:
                     continue
                 reason = self.objection(root, term, route, work)
@@ -211,13 +201,14 @@ class _Finder:
                 adds = tuple(sorted({t.add for t in terms} | {join}))
                 best = (
                     key,
-                    Candidate(join, adds, x, links.strip(x), term, route, branches, sides, frozenset(work.region)),
+                    Candidate(join, adds, x, links.strip(x), term, route, branches, sides, work.region()),
                 )
         return best[1] if best else None
 
-    def _takes_in_more(self, x: int, region: set[int]) -> bool:
+    def _takes_in_more(self, x: int, work: Work) -> bool:
         """Whether data from elsewhere than x enters a branch."""
         links = self.links
+        region = work.region()
         inside = region | {x, links.strip(x)}
         return any(
             j not in inside and links.strip(j) not in inside for i in region for j in links.data_inputs(self.nodes[i])
@@ -236,20 +227,20 @@ class _Finder:
             if "kernel" in kinds and not work.weighted:
                 return "a convolution of the values beside their attention"
             if "activation" in kinds:
-                weights = sum(self.nodes[i].op in ops.WEIGHTED for i in work.region)
+                weights = sum(self.nodes[i].op in ops.WEIGHTED for i in work.region())
                 if weights < 2:
                     return "both operands are linear maps of one tensor"
         negative = sum(s.kind == "scale" and s.detail.startswith("-") for s in route.steps) % 2
         subtracted = self.nodes[term.add].op == "sub" and term.position == 1
         if bool(negative) != subtracted:
             return "the shortcut is subtracted"
-        if self.disjoint(route, work.region):
+        if self.disjoint(route, work):
             return "shortcut and branch read disjoint parts"
         # Learned queries and class tokens are streams; a bias made from parameters is none.
-        inside = bool(work.region & self.joins) or self.nodes[route.start].shape != root.shape
+        inside = bool(work.nodes & self.joins) or self.nodes[route.start].shape != root.shape
         return "the shortcut does not depend on the input" if inside and not self.links.is_data(route.start) else ""
 
-    def disjoint(self, route: Route, region: set[int]) -> bool:
+    def disjoint(self, route: Route, work: Work) -> bool:
         """Whether the shortcut takes one part of a tensor and every way into the branch another (Res2Net)."""
         slices = [s for s in route.steps if s.kind == "slice"]
         if not slices:
@@ -257,7 +248,7 @@ class _Finder:
         nearest = slices[-1]
         if self.links.strip(nearest.source) != self.links.strip(route.start):
             return False
-        entries = [self.nodes[c] for c in self.links.consumers[nearest.source] if c in region]
+        entries = [self.nodes[c] for c in self.links.consumers[nearest.source] if work.nodes >> c & 1]
         return bool(entries) and all(self._apart(self.nodes[nearest.node], e) for e in entries)
 
     def _apart(self, a: Node, b: Node) -> bool:
@@ -294,7 +285,7 @@ class _Finder:
             if candidate is None:
                 reasons[join] = next(iter(why), "no operand leads back to what the others compute from")
             else:
-                self.joins.add(join)
+                self.joins |= 1 << join
                 candidates[join] = candidate
         for candidate in self._couplings(terms_of, reasons, candidates):
             candidates[candidate.join] = candidate
@@ -330,17 +321,17 @@ class _Finder:
                 )  # fmt: skip
                 if partner is None:
                     continue
-                work = work_between(self.links, self.routes, partner, [other.node])
+                work = self.routes.traits.between(partner, [other.node])
                 if not work.heavy:
                     continue
                 later = second[partner]
                 later.pair, later.reads = True, join
-                rest = work_between(self.links, self.routes, join, [t.node for t in later.branches])
-                later.region = frozenset(rest.region)
+                later.region = self.routes.traits.between(join, [t.node for t in later.branches]).region()
                 route = Route(stream, 0, self._views(term.node, stream))
-                region = frozenset(work.region)
                 found.append(
-                    Candidate(join, (join,), stream, stream, term, route, [other], [], region, pair=True, reads=partner)
+                    Candidate(
+                        join, (join,), stream, stream, term, route, [other], [], work.region(), pair=True, reads=partner
+                    )
                 )
                 break
         return found
@@ -373,29 +364,6 @@ def join_factor(add: Node, position: int) -> float:
     factor = float(factor) if isinstance(factor, (int, float)) else 1.0
     negative = not fused and ((add.op == "sub" and position == 1) or (add.op == "rsub" and position == 0))
     return -factor if negative else factor
-
-
-def work_between(links: Links, routes: Routes, x: int, ends: list[int]) -> Work:
-    """What happens on the ways from x to the ends of branches."""
-    nodes = links.nodes
-    work = Work()
-    for end in ends:
-        work.region.update(links.region(x, end))
-    for i in work.region:
-        node = nodes[i]
-        if links.is_heavy(i):
-            work.heavy = True
-        if (
-            node.op in ops.ACTIVATION
-            or node.op in ops.ATTENTION
-            or node.op in ("softmax", "safe_softmax", "bmm", "exp")
-            or (node.op in ops.MULTIPLY and len(links.data_inputs(node)) > 1)
-        ):
-            work.nonlinear = True
-        if node.op in ops.WEIGHTED and any(not nodes[j].data for j in node.inputs):
-            work.weighted = True
-            work.spatial |= node.op in ops.CONVOLUTION and any(k > 1 for k in routes.kernel(node))
-    return work
 
 
 def nest(candidates: list[Candidate]) -> None:

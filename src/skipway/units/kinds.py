@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from skipway.trace import ops
+from skipway.units.links import members
 
 if TYPE_CHECKING:
     from skipway.form import Op
@@ -133,5 +134,5 @@ def cost(unit: Described, links: Links) -> Cost:
         for j in node.inputs:
             if not links.nodes[j].data:
                 used |= links.nodes[j].params
-    parameters = sum(size for k, size in enumerate(graph.parameter_sizes) if used >> k & 1)
+    parameters = sum(graph.parameter_sizes[k] for k in members(used))
     return Cost(parameters, flops, made)

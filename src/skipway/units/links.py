@@ -5,7 +5,7 @@ from __future__ import annotations
 from skipway.trace.graph import RAND, Graph, Node
 from skipway.trace.ops import SUBSTANTIAL, VIEW
 
-__all__ = ["Links"]
+__all__ = ["Links", "members"]
 
 _LEAVES = ("param", "const")
 
@@ -14,28 +14,42 @@ class Links:
     """Consumers, ancestors and liveness of a graph's nodes.
 
     `ancestors[i]` is a bit set (a Python integer) of the floating, non-leaf nodes that node i descends from through
-    floating values: no dominator tree is needed to ask "does the branch read x".
+    floating values: no dominator tree is needed to ask "does the branch read x". `descendants` is its transpose: what
+    lies between two nodes is an intersection of the two.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
         count = len(self.nodes)
         self.consumers: list[list[int]] = [[] for _ in range(count)]
-        for node in self.nodes:
-            for i in set(node.inputs):
-                self.consumers[i].append(node.id)
         self.alive = self._reachable(graph.outputs)
         self.outputs = frozenset(graph.outputs)
         self.ancestors = [0] * count
+        self.descendants = [0] * count
+        self._is_data = [node.data and node.floating for node in self.nodes]
+        self._stripped = list(range(count))
+        values = [node.floating and node.op not in _LEAVES for node in self.nodes]
         for node in self.nodes:
-            if not node.floating:
+            inputs = node.inputs
+            for i in inputs if len(inputs) < 2 else set(inputs):  # one input needs no set
+                self.consumers[i].append(node.id)
+            if not inputs or not node.floating:
                 continue
             bits = 0
-            for i in node.inputs:
-                source = self.nodes[i]
-                if source.floating and source.op not in _LEAVES:
+            for i in inputs:
+                if values[i]:
                     bits |= self.ancestors[i] | (1 << i)
             self.ancestors[node.id] = bits
+            if node.op in VIEW:
+                floating = [i for i in inputs if self.nodes[i].floating]
+                if len(floating) == 1 and values[floating[0]]:
+                    self._stripped[node.id] = self._stripped[floating[0]]
+        for node in reversed(self.nodes):
+            if node.floating and node.inputs:
+                bits = self.descendants[node.id] | (1 << node.id)
+                for i in node.inputs:
+                    if values[i]:
+                        self.descendants[i] |= bits
 
     def _reachable(self, outputs: list[int]) -> list[bool]:
         alive = [False] * len(self.nodes)
@@ -53,20 +67,16 @@ class Links:
 
     def is_data(self, i: int) -> bool:
         """Whether a node is a floating value that depends on the model's input."""
-        return self.nodes[i].data and self.nodes[i].floating
+        return self._is_data[i]
 
     def data_inputs(self, node: Node) -> list[int]:
         """Inputs that are floating data, in argument order."""
-        return [i for i in node.inputs if self.nodes[i].data and self.nodes[i].floating]
+        is_data = self._is_data
+        return [i for i in node.inputs if is_data[i]]
 
     def strip(self, i: int) -> int:
         """The node behind views and casts: same numbers, other shape."""
-        while self.nodes[i].op in VIEW:
-            floating = [j for j in self.nodes[i].inputs if self.nodes[j].floating]
-            if len(floating) != 1 or self.nodes[floating[0]].op in _LEAVES:
-                return i
-            i = floating[0]
-        return i
+        return self._stripped[i]
 
     def readers(self, i: int) -> set[int]:
         """Operations that read a value, looking through views; -1 stands for the model's output."""
@@ -89,19 +99,13 @@ class Links:
             found.add(-1)
         return found
 
+    def between(self, start: int, end: int) -> int:
+        """Bit set of the nodes on the ways from `start` (exclusive) to `end` (inclusive)."""
+        return (self.ancestors[end] | (1 << end)) & self.descendants[start]
+
     def region(self, start: int, end: int) -> list[int]:
-        """Nodes on the ways from `start` (exclusive) to `end` (inclusive)."""
-        found: list[int] = []
-        seen: set[int] = set()
-        pending = [end]
-        while pending:
-            i = pending.pop()
-            if i in seen or i == start or not self.descends(i, start):
-                continue
-            seen.add(i)
-            found.append(i)
-            pending += [j for j in self.nodes[i].inputs if self.nodes[j].floating]
-        return found
+        """Nodes on the ways from `start` (exclusive) to `end` (inclusive), in order of execution."""
+        return members(self.between(start, end))
 
     def is_random(self, i: int) -> bool:
         """Whether a value that is not data was drawn from a generator."""
@@ -110,3 +114,13 @@ class Links:
     def is_heavy(self, i: int) -> bool:
         """Whether a node makes a branch a branch: weights, attention, pooling, normalisation."""
         return self.nodes[i].op in SUBSTANTIAL
+
+
+def members(bits: int) -> list[int]:
+    """The elements of a bit set, in order."""
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return found

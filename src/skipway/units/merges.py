@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipway.trace import ops
-from skipway.units.find import Candidate, Found, Term, work_between
+from skipway.units.find import Candidate, Found, Term
 from skipway.units.routes import Route
 
 if TYPE_CHECKING:
@@ -59,15 +59,15 @@ def _product(node: Node, found: Found) -> Candidate | None:
             continue
         wall = frozenset({b, links.strip(b)})
         for x, route in routes.back(a, links.ancestors[b], wall).items():
-            work = work_between(links, routes, x, [b])
+            work = routes.traits.between(x, [b])
             if not set(route.kinds()) <= _ON_PRODUCT or not work.weighted:
                 continue
-            weights = sum(links.nodes[i].op in ops.WEIGHTED for i in work.region)
+            weights = sum(links.nodes[i].op in ops.WEIGHTED for i in work.region())
             if route.cost and weights < 2:
                 continue  # a gated linear unit
             shortcut, branch = Term(a, node.id, position), Term(b, node.id, 1 - position)
             return Candidate(
-                node.id, (node.id,), x, links.strip(x), shortcut, route, [branch], [], frozenset(work.region),
+                node.id, (node.id,), x, links.strip(x), shortcut, route, [branch], [], work.region(),
                 merge="multiply",
             )  # fmt: skip
     return None
@@ -87,11 +87,11 @@ def _concatenation(node: Node, found: Found, previous: dict[frozenset[int], int]
         base = links.strip(x)
         if not links.descends(inputs[at], base):
             continue
-        work = work_between(links, routes, base, [inputs[at]])
+        work = routes.traits.between(base, [inputs[at]])
         if work.weighted and work.heavy:
             shortcut, branch = Term(x, node.id, 0 if at else 1), Term(inputs[at], node.id, 1 if at else 0)
             return Candidate(
-                node.id, (node.id,), x, base, shortcut, Route(x, 0, ()), [branch], [], frozenset(work.region),
+                node.id, (node.id,), x, base, shortcut, Route(x, 0, ()), [branch], [], work.region(),
                 merge="concat",
             )  # fmt: skip
     return None

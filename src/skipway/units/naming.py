@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,12 @@ def paths(described: list[Described], links: Links) -> list[str]:
     for unit in described:
         weights = _weights(unit, links)
         total = sum(weights.values()) or 1
+        chains = [(graph.chain(call), weight) for call, weight in weights.items()]
         scope = links.nodes[unit.candidate.join].call
-        while scope > 0 and sum(w for c, w in weights.items() if scope in graph.chain(c)) < _HOLDS * total:
+        while scope > 0 and sum(weight for chain, weight in chains if scope in chain) < _HOLDS * total:
             scope = graph.calls[scope].parent
         inside: Counter[int] = Counter()
-        for call, weight in weights.items():
-            chain = graph.chain(call)
+        for chain, weight in chains:
             if scope in chain:
                 at = chain.index(scope)
                 inside[chain[at - 1] if at > 0 else scope] += weight
@@ -68,9 +69,6 @@ def _weights(unit: Described, links: Links) -> Counter[int]:
             used = 0
             for j in node.inputs:
                 if not links.nodes[j].data and links.nodes[j].taint & PARAM:
-                    size = 1
-                    for s in links.nodes[j].shape:
-                        size *= s
-                    used += size
+                    used += math.prod(links.nodes[j].shape)
             weights[node.call] += 1 + used
     return weights

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.trace import ops
 from skipway.trace.graph import PARAM, RAND, Node
+from skipway.units.work import Traits
 
 if TYPE_CHECKING:
     from skipway.units.links import Links
@@ -61,6 +62,7 @@ class Routes:
 
     def __init__(self, links: Links) -> None:
         self.links, self.nodes = links, links.nodes
+        self.traits = Traits(links, self.kernel)
         self._steps: dict[tuple[int, bool], list[Step]] = {}
 
     def back(self, term: int, stop: int, wall: frozenset[int]) -> dict[int, Route]:
