@@ -188,7 +188,10 @@ def _on_meta(model: nn.Module) -> bool:
 def _check(batch: Batch) -> None:
     args, kwargs = call_arguments(batch)
     for k, tensor in enumerate(tensors_of((args, kwargs))):
-        if tensor.is_floating_point() and tensor.device.type != "meta" and tensor.isnan().any():
+        if not tensor.is_floating_point() or tensor.device.type == "meta":
+            continue
+        # One NaN makes the sum NaN, and a sum takes 0.01 ms where looking at each value of an image takes 1.7.
+        if (tensor.itemsize == 1 or tensor.sum().isnan()) and tensor.isnan().any():
             raise SkipwayError(
                 f"tensor {k} of the batch holds {int(tensor.isnan().sum())} NaN of {tensor.numel()} values",
                 "a batch without NaN, so that what is measured is the model's own doing",

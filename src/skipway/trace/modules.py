@@ -28,10 +28,15 @@ class ModuleStack:
     forward) is named after its owner and class.
     """
 
-    def __init__(self, model: nn.Module, calls: list[ModuleCall] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        calls: list[ModuleCall] | None = None,
+        modules: list[tuple[str, nn.Module]] | None = None,
+    ) -> None:
         self.calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
-        self.modules = named_modules(model)
-        self._names = {id(module): name for name, module in self.modules}
+        modules = named_modules(model) if modules is None else modules
+        self._names = {id(module): name for name, module in modules}
         self._numbers: dict[str, int] = {}
         self._open = [0]
         self._handles = ExitStack()

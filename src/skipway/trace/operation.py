@@ -33,6 +33,7 @@ class Operation:
         tensors: positions at which a tensor may stand; `lists` says whether there are lists of tensors too.
         writes, writes_keywords: the arguments that it writes to, by position and by name.
         read: position and name of the arguments that classification reads.
+        run: the overload, or a quicker way to call it.
     """
 
     op: str
@@ -47,6 +48,7 @@ class Operation:
     normalises: bool
     read: tuple[tuple[int, str], ...]
     plain: bool
+    run: Callable[..., Any]
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """What `flat_tensors` finds, in a third of the time: only where the schema has tensors is looked."""
@@ -75,6 +77,13 @@ class Operation:
         return list(_tensors(values))
 
 
+# Calls of an overload translate each argument by its schema; for those of many arguments the generated binding takes
+# half the time (a convolution 2.4 against 5.1 µs, a batch norm 2.4 against 3.3 µs).
+_DIRECT: Final[dict[Any, Callable[..., Any]]] = {
+    torch.ops.aten.convolution.default: torch.convolution,
+    torch.ops.aten.native_batch_norm.default: torch.native_batch_norm,
+    torch.ops.aten.native_layer_norm.default: torch.native_layer_norm,
+}
 _known: dict[Any, Operation] = {}
 
 
@@ -99,6 +108,7 @@ def operation(func: Any) -> Operation:
             normalises=op in ops.NORM,
             read=tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.name in _READ),
             plain=op not in SPLIT_ON_ENTRY,
+            run=_DIRECT.get(func, func),
         )
     return known
 

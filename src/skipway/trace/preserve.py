@@ -30,7 +30,8 @@ class Preserved:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        modules = [module for _, module in named_modules(model)]
+        self.modules = named_modules(model)
+        modules = [module for _, module in self.modules]
         plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._attributes = Attributes(plain)
         if len(plain) == len(modules):

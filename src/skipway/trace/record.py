@@ -200,7 +200,7 @@ class _Recorder(DispatchMode):
             written = known.written(args, kwargs)
             for tensor in written:
                 self._snapshot.before_write(_storage(tensor))
-        out = func(*args, **kwargs)
+        out = known.run(*args, **kwargs)
         if op in ("detach", "alias") and _identity(out) == _identity(tensors[0]):
             return out  # the same numbers in the same place: whoever reads either reads the one that was made first
         graph = self.graph
@@ -266,11 +266,16 @@ def record(model: nn.Module, batch: Batch, *, addresses: bool = True) -> Trace:
     """
     args, kwargs = copied(call_arguments(batch))
     graph = Graph()
-    with preserved(model) as snapshot, eager(), ModuleStack(model, graph.calls) as stack, torch.no_grad():
+    with (
+        preserved(model) as snapshot,
+        eager(),
+        ModuleStack(model, graph.calls, snapshot.modules) as stack,
+        torch.no_grad(),
+    ):
         called = _Addresses(stack) if addresses else None
         recorder = _Recorder(graph, stack, called, snapshot)
         try:
-            recorder.own(stack.modules)
+            recorder.own(snapshot.modules)
             for tensor in tensors_of((args, kwargs)):
                 recorder.know(tensor, graph.leaf("input", tensor, data=True).id)
             with recorder, called or _unfused():
