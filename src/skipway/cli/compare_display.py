@@ -67,6 +67,10 @@ class CompareDisplay(StudyListener):
         if not self._console.is_terminal and time.monotonic() - self._spoke > _EVERY_SEC:
             self._say(self._line(states))
 
+    def stopping(self) -> None:
+        """Say what Ctrl-C does."""
+        self._say("stopping behind a checkpoint; Ctrl-C again ends at once")
+
     def measuring(self, model: str) -> None:
         """Say what takes a moment."""
         if self._all is not None:
@@ -83,10 +87,10 @@ class CompareDisplay(StudyListener):
             self._said.add(state.name)
             if task is not None:
                 self._progress.remove_task(task)
-            if state.test_error is not None:
+            if state.test_error is not None and state.loss is not None:
                 self._say(f"{state.name}: test error {state.test_error:.2f} %, training loss {state.loss:.3f}")
             else:
-                self._say(f"{state.name}: {state.status} at step {state.step} of {state.steps}")
+                self._say(f"{state.name}: {state.status}")
 
     def _line(self, states: Sequence[RunState]) -> str:
         done, total = sum(s.step for s in states), sum(s.steps for s in states)

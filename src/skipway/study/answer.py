@@ -30,17 +30,16 @@ def answer(comparison: Comparison) -> list[Text]:
     if not comparison.complete:
         missing = len(comparison.missing)
         text = (
-            f"{missing} of {len(list(comparison.plan.pairs()))} runs are not over; what follows is of those that are. "
-            f"To go on: skipway compare --resume {comparison.path}"
+            f"{missing} of {len(list(comparison.plan.pairs()))} runs are not over; what follows is of those that are."
         )
-        begun = [Text(text=text, tone="warning")]
+        begun = [Text(text=f"{text}\nTo go on: skipway compare --resume {comparison.path}", tone="warning")]
     else:
         begun = []
     summaries = comparison.summaries
     known = {name: s for name, s in summaries.items() if s.test_error is not None}
     texts = [*begun, *_failures(comparison)]
     if not known:
-        return [*texts, Text(text="No run has a test error yet.", tone="warning")]
+        return [*texts, Text(text="No run has a test error.", tone="warning")]
     if len(summaries) == 1:
         ((name, only),) = known.items()
         return [*texts, Text(text=f"{name}: {_error(only)}.")]
@@ -76,7 +75,8 @@ def _against(name: str, summary: Summary, comparison: Comparison) -> Text:
     if summary.effect is None:
         return Text(text=f"{name} and {reference} have no seed in common that is over.", tone="warning")
     text, tone = _compared(name, reference, summary.effect)
-    return Text(text=f"{text} Test error {spread_text(summary.test_error, 2)} %.", tone=tone)
+    errors = [spread_text(comparison.summaries[n].test_error, 2) for n in (name, reference)]
+    return Text(text=f"{text} Test errors: {errors[0]} % and {errors[1]} %.", tone=tone)
 
 
 def _nearest(comparison: Comparison, known: dict[str, Summary]) -> list[Text]:

@@ -121,6 +121,8 @@ def compare_settings(
             seeds=tuple(sorted({*old.seeds, *numbers})),
         )
         folder.check(plan)
+        if names[0] != plan.reference:
+            listener.noted(f"{folder.path} compares with {plan.reference}, which stays the reference")
     return _carry_out(plan, folder, listener)
 
 
@@ -175,7 +177,7 @@ def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, listener: StudyLi
 
         outcomes = run_jobs(
             to_do, workers=plan.workers, threads=plan.settings.threads, devices=worker_devices(plan.settings),
-            glance=glance,
+            glance=glance, stopping=listener.stopping,
         )  # fmt: skip
         troubles = [_trouble(job, outcome) for job, outcome in outcomes.items() if outcome.text]
         for trouble in troubles:
@@ -191,17 +193,21 @@ def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, listener: StudyLi
 def _what_will_be_done(plan: ComparisonPlan, jobs: Collection[Job]) -> str:
     done = [job for job in jobs if (job.folder / "result.json").exists()]
     begun = [job for job in jobs if (job.folder / "spec.json").exists() and job not in done]
-    recipe = plan.settings.recipe
+    recipe, to_do = plan.settings.recipe, len(jobs) - len(done)
     words = [
-        f"{len(plan.models)} models × {len(plan.seeds)} seeds on {plan.settings.data.name}",
+        f"{_count(len(plan.models), 'model')} × {_count(len(plan.seeds), 'seed')} on {plan.settings.data.name}",
         f"recipe {recipe.name}, {recipe.steps} steps of {recipe.batch_size}",
-        f"{len(jobs) - len(done)} runs to do, {plan.workers} at a time",
+        f"{_count(to_do, 'run')} to do" + (f", {min(plan.workers, to_do)} at a time" if to_do > 1 else ""),
     ]
     if done:
         words.append(f"{len(done)} finished before and reused")
     if begun:
         words.append(f"{len(begun)} resumed")
     return " · ".join(words)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _trouble(job: Job, outcome: Outcome) -> str:

@@ -41,5 +41,8 @@ class StudyListener:
     def moved(self, states: Sequence[RunState]) -> None:
         """Where all runs stand; called several times a second."""
 
+    def stopping(self) -> None:
+        """Somebody asked to stop; the runs that are under way finish their step and write a checkpoint."""
+
     def measuring(self, model: str) -> None:
         """The speed of a model is about to be measured alone."""

@@ -46,8 +46,18 @@ def workers_and_threads(runs: int, settings: RunSpec, workers: int | None) -> tu
     if workers is not None and (isinstance(workers, bool) or workers < 1):
         raise SkipwayError(f"workers={workers!r}", "an integer from 1")
     devices = worker_devices(settings)
+    if not devices and workers is None and _on_apple_gpu(settings):
+        workers = 1
     if devices and workers is not None and workers > len(devices):
         raise SkipwayError(f"workers={workers} for {len(devices)} GPUs", "at most one run for each GPU")
     room = len(devices) or cores()
     at_a_time = min(workers or room, runs)
     return at_a_time, max(1, cores() // at_a_time)
+
+
+def _on_apple_gpu(settings: RunSpec) -> bool:
+    if settings.accelerator not in ("auto", "gpu", "mps"):
+        return False
+    import torch
+
+    return torch.backends.mps.is_available()

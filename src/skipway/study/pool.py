@@ -81,6 +81,7 @@ def run_jobs(
     threads: int | None = None,
     devices: Sequence[str] = (),
     glance: Callable[[Collection[Job], dict[Job, Outcome]], None] | None = None,
+    stopping: Callable[[], None] | None = None,
 ) -> dict[Job, Outcome]:
     """Carry out jobs, `workers` at a time.
 
@@ -92,6 +93,7 @@ def run_jobs(
         threads: of the processor, for each process.
         devices: CUDA devices, one for each process; none for processors.
         glance: is called several times a second with the jobs that run and the outcomes so far.
+        stopping: is called once when somebody asks to stop.
 
     Returns:
         The outcome of each job; jobs that were not begun are ``"stopped"``.
@@ -110,6 +112,9 @@ def run_jobs(
                     slot, job = idle.pop(0), waiting.popleft()
                     busy[slot.submit(job)] = slot, job
                 if stop():
+                    if stopping is not None:
+                        stopping()
+                        stopping = None
                     for slot, _ in busy.values():
                         slot.stop()
                 done, _ = wait(busy, timeout=_GLANCE_SEC, return_when=FIRST_COMPLETED)

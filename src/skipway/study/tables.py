@@ -82,7 +82,7 @@ def _table(comparison: Comparison, columns: tuple[_Column, ...], *, title: str, 
 
 def _results(comparison: Comparison) -> tuple[_Column, ...]:
     seeds = len(comparison.plan.seeds)
-    against: tuple[_Column, ...] = (("test error − reference's", _effect),) if len(comparison.models) > 1 else ()
+    against: tuple[_Column, ...] = (("error − reference's [95 %]", _effect),) if len(comparison.models) > 1 else ()
     return (
         ("test error %", lambda s: spread_text(s.test_error, 2)),
         ("train loss", lambda s: spread_text(s.train_loss, 3)),
@@ -92,7 +92,7 @@ def _results(comparison: Comparison) -> tuple[_Column, ...]:
 
 
 def _effect(summary: Summary) -> str:
-    return effect_text(summary.effect)
+    return "reference" if summary.effect is None and summary.test_error is not None else effect_text(summary.effect)
 
 
 def _training(summary: Summary, seeds: int) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from skipway.parts import FindingPart, Part, Section, Text
 from skipway.report import signal_map, stream_profiles
 from skipway.study.answer import answer, question
+from skipway.study.command import command_of
 from skipway.study.curves import learning_curves
-from skipway.study.tables import cost_table, result_table, whole_table
+from skipway.study.tables import cost_table, result_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,21 +28,27 @@ def comparison_parts(comparison: Comparison) -> tuple[Part, ...]:
     return (
         Text(text=f"skipway · {question(comparison)}", tone="title"),
         *answer(comparison),
-        result_table(comparison),
-        cost_table(comparison),
+        *_tables(comparison),
     )
 
 
 def comparison_report(comparison: Comparison) -> tuple[Part, ...]:
     """The parts of the report with figures."""
     groups = {model: list(runs.values()) for model, runs in comparison.runs.items() if runs}
+    tables = _tables(comparison)
     return (
         Text(text=question(comparison), tone="title"),
         Section(title="The answer", parts=tuple(answer(comparison))),
-        Section(title="The comparison", parts=(whole_table(comparison),)),
+        *((Section(title="The comparison", parts=tables),) if tables else ()),
         *figures(groups),
         Section(title="How it was done", parts=tuple(_how(comparison))),
     )
+
+
+def _tables(comparison: Comparison) -> tuple[Part, ...]:
+    """Two that fit a terminal and a phone; none before the first run is over."""
+    over = any(summary.n for summary in comparison.summaries.values())
+    return (result_table(comparison), cost_table(comparison)) if over else ()
 
 
 def figures(groups: Mapping[str, Iterable[Run]]) -> tuple[Section, ...]:
@@ -93,7 +100,7 @@ def _findings(seen: Mapping[str, Mapping[str, Inspection]]) -> list[Part]:
 
 def _how(comparison: Comparison) -> list[Text]:
     plan = comparison.plan
-    lines = [f"command: {command_of(comparison)}", recipe_line(plan.settings)]
+    lines = [f"command: {command_of(comparison.plan)}", recipe_line(plan.settings)]
     first = next((r for runs in comparison.runs.values() for r in runs.values()), None)
     if first is not None and first.folder.environment_path.exists():
         lines += environment_lines(first.environment)
@@ -125,15 +132,3 @@ def environment_lines(facts: Mapping[str, Any]) -> list[str]:
         f"hardware: {where}, {facts['cores']} cores; each run {threads}, {facts['precision']}{layout}",
         f"versions: {versions}, on {facts['platform']}",
     ]
-
-
-def command_of(comparison: Comparison) -> str:
-    """A command line that does the same; values that no option says are left to the recipe."""
-    plan, settings = comparison.plan, comparison.plan.settings
-    data, recipe = settings.data, settings.recipe
-    words = ["skipway compare", *(f"'{m}'" if "(" in m else m for m in plan.models), f"--data {data.name}"]
-    if data.image_size is not None:
-        words.append(f"--image-size {data.image_size}")
-    words += [f"--recipe {recipe.name}", f"--steps {recipe.steps}", f"--batch {recipe.batch_size}"]
-    words += [f"--seeds {len(plan.seeds)}", *([f"--base-seed {plan.seeds[0]}"] if plan.seeds[0] else [])]
-    return " ".join(words)

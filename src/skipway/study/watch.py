@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.study.listen import RunState
+from skipway.study.summary import as_number
 from skipway.train.folder import RunFolder, read_json
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class Watch:
         if folder.finished and job not in running:
             result = read_json(folder.result_path)
             state = RunState(
-                name=job.name, status=result["status"], step=steps, steps=steps, loss=result["train_loss"],
-                test_error=result["test_error"],
+                name=job.name, status=result["status"], step=steps, steps=steps, loss=as_number(result["train_loss"]),
+                test_error=as_number(result["test_error"]),
             )  # fmt: skip
         else:
             status = outcome.status if outcome is not None else "running" if job in running else "waiting"

@@ -1,0 +1,53 @@
+"""A plan as the command line that asks for it."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from skipway.spec import DataSpec, RunSpec
+from skipway.train.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from skipway.study.plan import ComparisonPlan
+
+__all__ = ["command_of"]
+
+
+def command_of(plan: ComparisonPlan) -> str:
+    """``skipway compare …`` with what differs from the defaults."""
+    settings, recipe = plan.settings, plan.settings.recipe
+    words = ["skipway", "compare", *plan.models, "--data", settings.data.name, "--recipe", recipe.name]
+    words += ["--steps", str(recipe.steps), "--batch", str(recipe.batch_size), "--seeds", str(len(plan.seeds))]
+    if plan.seeds[0]:
+        words += ["--base-seed", str(plan.seeds[0])]
+    for name, value in (*_recipe_options(settings), *_data_options(settings.data), *_run_options(settings)):
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join([*words, *["--download"] * settings.data.download, *["--no-inspect"] * (not settings.inspect)])
+
+
+def _recipe_options(settings: RunSpec) -> Iterator[tuple[str, object]]:
+    recipe = settings.recipe
+    known = RECIPES.get(recipe.name)
+    if known is not None:
+        for name in ("lr", "weight_decay"):
+            if getattr(recipe.optimizer, name) != getattr(known.optimizer, name):
+                yield name, getattr(recipe.optimizer, name)
+    if settings.data.normalize != recipe.normalize:
+        yield "normalize", settings.data.normalize
+
+
+def _data_options(data: DataSpec) -> Iterator[tuple[str, object]]:
+    default = DataSpec()
+    for name in ("root", "image_size", "train_size", "test_size", "augment", "context"):
+        if getattr(data, name) != getattr(default, name):
+            yield name, getattr(data, name)
+
+
+def _run_options(settings: RunSpec) -> Iterator[tuple[str, object]]:
+    default = RunSpec(model="")
+    for name in ("precision", "memory", "accelerator", "threads", "checkpoint_every", "log_every", "test_every"):
+        if getattr(settings, name) != getattr(default, name):
+            yield name, getattr(settings, name)

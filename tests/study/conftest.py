@@ -1,0 +1,56 @@
+"""One tiny comparison for all tests that only look, and runs carried out in this process where no other is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import skipway
+from skipway.study.worker import carry_out
+
+sys.path.insert(0, str(Path(__file__).parent))
+import made
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from skipway.study.worker import Job, Outcome
+
+
+@pytest.fixture
+def heard() -> made.Heard:
+    return made.Heard()
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a comparison that two worker processes made; look at it only."""
+    out = tmp_path_factory.mktemp("compared") / "comparison"
+    skipway.compare(["plain8", "resnet8"], out=out, seeds=2, workers=2, **made.TINY)
+    return out
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs are carried out here, one after the other; the names of those that were."""
+    done: list[str] = []
+
+    def run_jobs(jobs: Sequence[Job], **_: object) -> dict[Job, Outcome]:
+        done.extend(job.name for job in jobs)
+        return {job: carry_out(job) for job in jobs}
+
+    monkeypatch.setattr("skipway.study.compare.run_jobs", run_jobs)
+    return done
+
+
+@pytest.fixture
+def in_process_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the call on, runs are carried out in this process."""
+
+    def run_jobs(jobs: Sequence[Job], **_: object) -> dict[Job, Outcome]:
+        return {job: carry_out(job) for job in jobs}
+
+    return lambda: monkeypatch.setattr("skipway.study.compare.run_jobs", run_jobs)

@@ -1,0 +1,171 @@
+"""What a comparison says, of runs whose numbers are known."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import jsonschema
+
+from skipway.report import dumps, schema, to_text
+from skipway.spec import DataSpec, RunSpec
+from skipway.study.comparison import SCHEMA_VERSION
+from skipway.study.curves import learning_curves
+from skipway.study.plan import ComparisonPlan
+from skipway.study.summary import training_failed
+from skipway.study.view import comparison_parts
+
+sys.path.insert(0, str(Path(__file__).parent))
+import made
+
+GUESS = math.log(10)
+
+
+def three(path: Path):
+    return made.comparison(
+        path,
+        {
+            "plain56": {k: made.result(80.0 + k, GUESS) for k in range(3)},
+            "resnet56": {k: made.result(20.0 + 2 * k, 0.5) for k in range(3)},
+            "resnet56@preact": {k: made.result(21.0 + k, 0.25) for k in range(3)},
+        },
+    )
+
+
+def test_the_whole_text(tmp_path: Path) -> None:
+    text = to_text(comparison_parts(three(tmp_path)))
+    assert max(map(len, text.split("\n"))) <= 100
+    # Differences -60, -59, -58: t(0.975, 2) · 1 / √3 = 2.48; -59, -59, -59; 1, 0, -1.
+    assert text.startswith(
+        "skipway · plain56 against resnet56 and resnet56@preact on digits: 20 steps of 64, 3 seeds each\n"
+        "plain56: training failed (3 of 3): the training loss stayed at that of guessing.\n"
+        "resnet56 is better than plain56 by 59.0 points [56.5, 61.5]. Test errors: 22.00 ± 2.00 % and 81.00 ±\n"
+        "1.00 %.\n"
+        "resnet56@preact is better than plain56 by 59.0 points [59.0, 59.0]. Test errors: 22.00 ± 1.00 % and\n"
+        "81.00 ± 1.00 %.\n"
+        "Between resnet56 and resnet56@preact no difference is shown: 0.0 points [-2.5, 2.5], 3 seeds.\n"
+    )
+    row = next(line for line in text.split("\n") if line.startswith(" resnet56 "))
+    assert row.split() == [
+        "resnet56", "22.00", "±", "2.00", "0.500", "±", "0.000", "-59.0", "[-61.5,", "-56.5]", "ok",
+    ]  # fmt: skip
+    plain = next(line for line in text.split("\n") if line.startswith(" plain56 "))
+    assert plain.split()[-2:] == ["reference", "failed"]
+
+
+def test_one_seed_claims_nothing(tmp_path: Path) -> None:
+    results = {"plain56": {0: made.result(80.0, 2.0)}, "resnet56": {0: made.result(20.0, 0.5)}}
+    found = made.comparison(tmp_path, results)
+    (answer,) = found.to_dict()["answer"]
+    assert answer == (
+        "resnet56 makes 60.0 points fewer test errors than plain56, with one seed: whether that is chance cannot be "
+        "said. Test errors: 20.00 % and 80.00 %."
+    )
+    assert "-60.0 (one seed)" in repr(found)
+
+
+def test_a_worse_design_is_called_worse(tmp_path: Path) -> None:
+    results = {
+        "resnet56": {k: made.result(20.0 + k, 0.5) for k in range(2)},
+        "plain56": {k: made.result(70.0 + k, 2.0) for k in range(2)},
+    }
+    answer = made.comparison(tmp_path, results).to_dict()["answer"]
+    assert answer == [
+        "plain56 is worse than resnet56 by 50.0 points [50.0, 50.0]. Test errors: 70.50 ± 0.71 % and 20.50 ± 0.71 %."
+    ]
+
+
+def test_diverged_runs_are_failed_and_no_pair(tmp_path: Path) -> None:
+    results = {
+        "resnet56": {k: made.result(20.0 + k, 0.5) for k in range(3)},
+        "plain56": {
+            0: made.result(None, "nan", status="diverged"),
+            1: made.result(None, None, status="diverged"),
+            2: made.result(60.0, 1.0),
+        },
+    }
+    found = made.comparison(tmp_path, results)
+    summary = found.summaries["plain56"]
+    assert summary.failed == (0, 1)
+    assert summary.effect is not None
+    assert (summary.effect.n, summary.effect.mean) == (1, 38.0)
+    assert found.to_dict()["answer"][0] == (
+        "plain56: training failed in some runs (2 of 3): the loss stopped being finite."
+    )
+    assert "failed 2 of 3" in repr(found)
+
+
+def test_failing_is_a_loss_near_that_of_guessing(tmp_path: Path) -> None:
+    results = {"a": {0: made.result(89.0, GUESS - 0.049)}, "b": {0: made.result(89.0, GUESS - 0.051)}}
+    found = made.comparison(tmp_path, results)
+    assert training_failed(found.runs["a"][0])
+    assert not training_failed(found.runs["b"][0])
+
+
+def test_runs_that_are_not_over(tmp_path: Path) -> None:
+    results = {"plain56": {0: made.result(80.0, 2.0), 1: None}, "resnet56": {0: None, 1: made.result(20.0, 0.5)}}
+    found = made.comparison(tmp_path, results)
+    assert found.missing == [("resnet56", 0), ("plain56", 1)]
+    assert not found.complete
+    assert found.to_dict()["answer"] == [
+        f"2 of 4 runs are not over; what follows is of those that are.\nTo go on: skipway compare --resume {tmp_path}",
+        "resnet56 and plain56 have no seed in common that is over.",
+    ]
+    assert "1 of 2 over" in repr(found)
+
+
+def test_nothing_is_over(tmp_path: Path) -> None:
+    text = repr(made.comparison(tmp_path, {"plain56": {0: None}}))
+    assert text.endswith("No run has a test error.")
+
+
+def test_json_follows_its_schema(tmp_path: Path) -> None:
+    kind = schema(f"comparison-{SCHEMA_VERSION}")
+    jsonschema.Draft202012Validator.check_schema(kind)
+    odd = {
+        "a": {0: made.result(None, "nan", status="diverged"), 1: None},
+        "b": {0: made.result(2.0, 0.1), 1: made.result(3.0, 0.1)},
+    }
+    for found in (three(tmp_path / "three"), made.comparison(tmp_path / "odd", odd)):
+        jsonschema.validate(json.loads(dumps(found.to_dict())), kind)
+
+
+def test_learning_curves_are_mean_and_band(tmp_path: Path) -> None:
+    found = three(tmp_path)
+    loss, error = learning_curves({"plain56": found.runs["plain56"].values()})
+    # Seeds 0, 1, 2 write losses of 2, 3, 4 at step 10 and 1, 2, 3 at step 20.
+    (series,) = loss.series
+    assert (series.x, series.y, series.low, series.high) == ((10.0, 20.0), (3.0, 2.0), (2.0, 1.0), (4.0, 3.0))
+    (series,) = error.series
+    assert (series.x, series.y, series.low, series.high) == ((20.0,), (81.0,), (80.0,), (82.0,))
+
+
+def test_a_long_curve_has_few_points(tmp_path: Path) -> None:
+    found = made.comparison(tmp_path, {"a": {0: made.result(1.0, 1.0)}})
+    lines = "".join(json.dumps({"step": k, "loss": float(k)}) + "\n" for k in range(1, 10_001))
+    (tmp_path / "a" / "seed-0" / "metrics.jsonl").write_text(lines)
+    (series,) = learning_curves({"a": found.runs["a"].values()})[0].series
+    assert 250 <= len(series.y) <= 300
+    assert series.y[0] == (1 + 34) / 2  # 34 steps to a point
+    assert series.x is not None
+    assert series.x[-1] == 10_000
+
+
+def test_the_command_says_what_differs_from_the_defaults() -> None:
+    from dataclasses import replace
+
+    from skipway.study.command import command_of
+    from skipway.train.recipes import find_recipe
+
+    recipe = find_recipe("quick")
+    settings = RunSpec(
+        model="", data=DataSpec(name="cifar10", image_size=16),
+        recipe=replace(recipe, steps=600, optimizer=replace(recipe.optimizer, lr=0.1)), threads=1, test_every=60,
+    )  # fmt: skip
+    plan = ComparisonPlan(models=("plain56", "resnet20@exclusive_gate(bias=-6)"), seeds=(2, 3), settings=settings)
+    assert command_of(plan) == (
+        "skipway compare plain56 'resnet20@exclusive_gate(bias=-6)' --data cifar10 --recipe quick --steps 600 "
+        "--batch 128 --seeds 2 --base-seed 2 --lr 0.1 --image-size 16 --threads 1 --test-every 60"
+    )
