@@ -1,7 +1,7 @@
 """Checkpoints: model, optimiser, random state and position as one safetensors file; nothing is unpickled.
 
-Tensors are named ``model/KEY``, ``optimizer/INDEX/NAME`` and ``random/WHERE``; everything else is JSON in the file's
-own metadata.
+Tensors are named ``model/KEY``, ``optimizer/PARAMETER/NAME`` and ``random/WHERE``; everything else is JSON in the
+file's own metadata.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def load_checkpoint(path: Path) -> Snapshot:
     if header.get("format") != FORMAT:
         raise SkipwayError(f"{path} is of format {header.get('format')!r}", repr(FORMAT))
     read = json.loads(header["optimizer"])
-    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in read["state"].items()}
+    state: dict[int | str, dict[str, Any]] = {_owner(index): dict(values) for index, values in read["state"].items()}
     for key, value in tensors.items():
         where, _, rest = key.partition("/")
         if where == "optimizer":
             index, _, name = rest.partition("/")
-            state.setdefault(int(index), {})[name] = value
+            state.setdefault(_owner(index), {})[name] = value
     groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in read["groups"]]
     position = json.loads(header["position"])
     return Snapshot(
@@ -124,6 +124,11 @@ def load_checkpoint(path: Path) -> Snapshot:
         random=_under(tensors, "random/"),
         position=Position(**{**position, "pending": tuple(position["pending"])}),
     )
+
+
+def _owner(text: str) -> int | str:
+    """Whose state it is: a parameter's index, or its name where parameters are sharded."""
+    return int(text) if text.isdecimal() else text
 
 
 def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:

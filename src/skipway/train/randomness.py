@@ -36,7 +36,8 @@ def set_own_random_(states: dict[str, Tensor], fabric: Fabric) -> None:
     count = len(next(iter(states.values())))
     if count != fabric.world_size:
         raise SkipwayError(f"{fabric.world_size} processes for a run that began with {count}", f"--devices {count}")
-    own = {key: value[fabric.global_rank].cpu() for key, value in states.items()}
+    # PyTorch's generators read from the start of a tensor's storage, so a row of a larger tensor needs its own.
+    own = {key: value[fabric.global_rank].cpu().clone() for key, value in states.items()}
     version, *inner = own["python"].tolist()
     random.setstate((version, tuple(inner), None))
     *key, pos = own["numpy"].tolist()

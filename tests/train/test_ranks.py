@@ -1,0 +1,113 @@
+"""Several processes: the same losses as one with the same global batch, the same bits when resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from skipway.spec import DataSpec, RunSpec
+from skipway.train.fit import run_spec
+from skipway.train.run import Run
+from train.runs import ADAMW, lines, open_once, tiny, weights
+
+HERE = Path(__file__).parent
+GPT = tiny(
+    "gpt_nano", data=DataSpec(name="reverse", test_size=101), recipe=ADAMW, batch_size=16, accelerator="cpu",
+    checkpoint_every=2,
+)  # fmt: skip
+VIT = tiny("vit_tiny", batch_size=8, accelerator="cpu", checkpoint_every=2, log_every=3)
+
+
+def torchrun(*command: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return subprocess.run(  # noqa: S603  # our own command
+        [*launcher, *map(str, command)], capture_output=True, text=True, timeout=400, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)},
+    )  # fmt: skip
+
+
+def together(folder: Path, *jobs: dict[str, Any], ranks: int = 2) -> str:
+    """Carry out jobs under one launch; what was printed."""
+    file = folder / "jobs.json"
+    file.write_text(json.dumps([{**job, "spec": job["spec"].to_dict()} for job in jobs]))
+    done = torchrun(HERE / "ranks.py", folder, file, ranks=ranks)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def losses(run: Run) -> torch.Tensor:
+    return torch.tensor([line["loss"] for line in run.metrics() if "loss" in line])
+
+
+def alone(spec: RunSpec, folder: Path) -> Run:
+    path = folder / f"alone-{spec.strategy}"
+    return run_spec(replace(spec, strategy="auto"), path, data=open_once(spec.data))
+
+
+def jobs_of(name: str, spec: RunSpec) -> list[dict[str, Any]]:
+    """The run undisturbed, and the same stopped in its fourth step and resumed."""
+    return [
+        {"name": name, "spec": spec},
+        {"name": f"{name}-cut", "spec": spec, "stop_at": 3, "status": "stopped"},
+        {"name": f"{name}-cut", "spec": spec, "resume": True},
+    ]
+
+
+def compare(folder: Path, name: str, spec: RunSpec, bound: float) -> None:
+    run, cut, single = Run(folder / name), Run(folder / f"{name}-cut"), alone(spec, folder)
+    assert run.environment["devices"] == 2
+    assert single.environment["devices"] == 1
+    torch.testing.assert_close(losses(run), losses(single), rtol=0, atol=bound)
+    assert losses(single)[0] != losses(single)[-1]
+    assert run.result["test_loss"] == pytest.approx(single.result["test_loss"], abs=bound)
+    # The test set is counted once, whatever the number of ranks.
+    assert run.result["test_error"] == pytest.approx(single.result["test_error"], abs=0.3)
+    assert lines(cut) == lines(run)
+    assert weights(cut) == weights(run)
+    run.model()  # loads into a plain model
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """DDP and FSDP2 on the processor over gloo; refusals reach every rank."""
+    fsdp = replace(GPT, strategy="fsdp2")
+    said = together(
+        tmp_path,
+        *jobs_of("ddp", replace(GPT, strategy="ddp")),
+        *jobs_of("fsdp2", fsdp),
+        {"name": "ddp", "spec": GPT},
+    )
+    compare(tmp_path, "ddp", replace(GPT, strategy="ddp"), 1e-5)
+    compare(tmp_path, "fsdp2", fsdp, 1e-4)
+    assert {line for line in said.splitlines() if line.startswith("REFUSED")} == {
+        f"REFUSED ddp: the first process cannot use {tmp_path / 'ddp'}",
+        f"REFUSED ddp: {tmp_path / 'ddp'} holds another run, finished",
+    }
+    assert "Warning" not in said
+    # Another number of processes does not go on with a run.
+    with pytest.raises(ValueError, match="devices 1 for a run that began with 2"):
+        _unfinish_and_resume(tmp_path / "ddp")
+
+
+def _unfinish_and_resume(path: Path) -> None:
+    from skipway.train.fit import resume
+
+    (path / "result.json").unlink()
+    resume(path, data=open_once(GPT.data))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("spec", [GPT, VIT], ids=["gpt_nano", "vit_tiny"])
+def test_fifty_steps_on_two_ranks(spec: RunSpec, tmp_path: Path) -> None:
+    """Losses equal to 1e-5 over 50 steps."""
+    long = replace(spec, recipe=replace(spec.recipe, steps=50), checkpoint_every=20, log_every=1, strategy="ddp")
+    together(tmp_path, *jobs_of("ddp", long))
+    compare(tmp_path, "ddp", long, 1e-5)
+    print(float((losses(Run(tmp_path / "ddp")) - losses(Run(tmp_path / "alone-ddp"))).abs().max()))
