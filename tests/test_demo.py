@@ -1,39 +1,55 @@
-"""The demo shows what it says: the same layers, one flag, and what differs."""
+"""The demo shows what it says: nets side by side, what stands on their streams, and what was found."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
-import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+import pytest
+
+from skipway.study.worker import carry_out
 
 if TYPE_CHECKING:
-    import pytest
+    from types import ModuleType
 
 DEMO = Path(__file__).parent.parent / "examples" / "demo.py"
 
 
-def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
-    threads = torch.get_num_threads()
-    try:
-        runpy.run_path(str(DEMO), run_name="__main__")
-    finally:
-        torch.set_num_threads(threads)
+@pytest.fixture
+def demo() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("demo", DEMO)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_demo_in_small(
+    demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        "skipway.study.compare.run_jobs", lambda jobs, **_: {job: carry_out(job) for job in jobs}
+    )  # in this process, which has torch already
+    assert demo.main(("plain8", "resnet8"), out=tmp_path / "demo", steps=4, seeds=1) == 0
     out = capsys.readouterr().out
-    assert "skipway · tv:resnet50\n16 residual units, each proved" in out
-    assert out.count("120 residual units, each proved") == 2
-    post, pre = row(out, "cosine of tokens, first → last")
-    assert post[1] > 0.99  # behind 60 post-norm layers all tokens are alike
-    assert pre[1] < 0.9
-    post, pre = row(out, "loss, 30 steps of Adam")
-    assert post[1] > 5.4  # ln 256 = 5.55: nothing was learnt
-    assert pre[1] < 4.5
+    assert "━━ skipway compare plain8 resnet8 ━━" in out
+    assert "━━ the stream of resnet8, before the first step ━━" in out
+    assert re.search(r"▽ +stack\.units\.0 +ReLU\( x \+ A\(x\) \)", out)
+    last = out.split("━━ what was found ━━\n")[1]
+    assert re.match(r"resnet8 makes \d+\.\d points (fewer|more) test errors than plain8, with one seed", last)
+    assert f"report: {tmp_path / 'demo' / 'report.html'} · " in last
+    assert (tmp_path / "demo" / "report.html").exists()
+    # A second call tells it again.
+    assert demo.main(("plain8", "resnet8"), out=tmp_path / "demo", steps=4, seeds=1) == 0
+    assert "0 runs to do · 2 finished before and reused" in capsys.readouterr().out
 
 
-def row(out: str, name: str) -> list[tuple[float, float]]:
-    """First and last value in both columns of the closing table."""
-    (line,) = [line for line in out.splitlines() if line.strip().startswith(name)]
-    pairs = re.findall(r"([\d.e-]+) → ([\d.e-]+)", line.replace(name, ""))
-    return [(float(first), float(last)) for first, last in pairs]
+@pytest.mark.exhaustive
+def test_demo(demo: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(out=tmp_path / "demo") == 0
+    found = capsys.readouterr().out.split("━━ what was found ━━\n")[1]
+    assert "resnet56 is better than plain56 by" in found
+    assert "resnet56@preact is better than plain56 by" in found
