@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_type_hints
 
 from skipway.errors import SkipwayError, UnknownNameError
@@ -46,8 +46,13 @@ class Record:
 
         Raises:
             UnknownNameError: a key that the record does not have.
-            SkipwayError: a value that the record refuses.
+            SkipwayError: a value that the record refuses, a key that is missing.
         """
+        if not isinstance(values, dict):
+            raise SkipwayError(f"a {cls._what} that is {values!r}", "keys and values")
+        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
+        if missing:
+            raise SkipwayError(f"a {cls._what} without {', '.join(missing)}", "all that has no default")
         hints = get_type_hints(cls)
         known = {f.name: hints[f.name] for f in fields(cls)}
         read: dict[str, Any] = {}
@@ -261,6 +266,9 @@ class RunSpec(Record):
         _at_least("log_every", self.log_every, 1)
         _at_least("checkpoint_every", self.checkpoint_every, 0)
         _at_least("test_every", self.test_every, 0)
+        _one_of("memory", self.memory, ("keep", "recompute"))
+        if self.threads is not None:
+            _at_least("threads", self.threads, 1)
 
     def digest(self) -> str:
         """Sixteen hexadecimal digits that stand for the whole spec."""
