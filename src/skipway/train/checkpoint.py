@@ -7,6 +7,8 @@ file's own metadata.
 from __future__ import annotations
 
 import json
+import os
+import re
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -139,14 +141,12 @@ def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> No
         try:
             save_file(own, temporary, metadata=header)
         except SafetensorError as error:
-            code = next((c for c in _CODES if f"code: {c}" in str(error)), None)
-            raise (OSError(code, _CODES[code]) if code else OSError(str(error))) from error
+            # The library says the system's number in words, in its releases in different ones.
+            number = re.search(r"(?:os error|code:) *(\d+)", str(error))
+            code = int(number[1]) if number else 0
+            raise (OSError(code, os.strerror(code)) if code else OSError(str(error))) from error
 
     RunFolder.write_atomically(path, write)
-
-
-# What the safetensors library says in words, as the system's own numbers.
-_CODES: Final = {28: "No space left on device", 27: "File too large", 122: "Disk quota exceeded"}
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

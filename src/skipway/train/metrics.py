@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from skipway.errors import SkipwayError
 from skipway.report.jsonout import dumps
 from skipway.train.folder import writing
 
@@ -37,8 +38,16 @@ class MetricsFile:
     ) -> None:
         self._path, self._listener, self._loggers = path, listener, loggers
         with writing(path):
-            self._file = path.open("ab")
+            # Without a buffer, so that what could not be written is not tried again when the file is closed.
+            self._file = path.open("ab", buffering=0)
+            size = self._file.seek(0, os.SEEK_END)
+            if size < length:
+                self._file.close()
+                raise SkipwayError(
+                    f"{path} has {size} bytes, the checkpoint saw {length}", "the file as it was written"
+                )
             self._file.truncate(length)
+            self._file.seek(0, os.SEEK_END)
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line; it is in the file when this returns, though not yet surely on the disk.
@@ -47,8 +56,9 @@ class MetricsFile:
             SkipwayError: it cannot be written.
         """
         with writing(self._path):
-            self._file.write((dumps(line, indent=None) + "\n").encode())
-            self._file.flush()
+            rest = (dumps(line, indent=None) + "\n").encode()
+            while rest:
+                rest = rest[self._file.write(rest) :]
         for logger in self._loggers:
             logger.log_metrics({k: v for k, v in line.items() if k != "step"}, step=line["step"])
         if self._listener is not None:
