@@ -6,6 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
+from skipway.train.folder import read_json
+from skipway.train.strategy import is_sharded
 
 if TYPE_CHECKING:
     from skipway.train.folder import RunFolder
@@ -24,12 +26,17 @@ def finished(training: Training, folder: RunFolder) -> dict[str, Any]:
 
 def diverged(training: Training, folder: RunFolder, error: DivergedError) -> dict[str, Any]:
     """Write and return the result of a run whose loss is not finite, with the place where that began."""
-    leaf = non_finite_leaf(training.net)
-    if leaf:
+    fabric = training.fabric
+    # Looking for the place takes a run on one rank alone, which holds only a part of a sharded net.
+    leaf = None if is_sharded(fabric) else non_finite_leaf(training.net)
+    if is_sharded(fabric):
+        where, what = "", "the loss or a weight; a sharded net is not searched for the place"
+    elif leaf:
         where, what = leaf.rpartition(".")[0], f"parameter {leaf} is not finite"
     else:
-        with training.fabric.autocast():
-            seen = first_non_finite(training.net, error.batch[0], keep_parameters=False)
+        x = fabric.strategy.precision.convert_input(error.batch[0])
+        with fabric.autocast():
+            seen = first_non_finite(training.net, x, keep_parameters=False)
         where, what = seen.get("path", ""), f"{seen.get('operation', 'the loss itself')} is the first not finite"
     facts = {"status": "diverged", "steps": error.step, "loss": error.loss, "where": where, "what": what}
     return _ended(training, folder, facts | {"checkpoint_step": training.position.step or None})
@@ -53,4 +60,4 @@ def _ended(training: Training, folder: RunFolder, facts: dict[str, Any]) -> dict
         "parameters": sum(p.numel() for p in training.net.parameters()),
     }
     folder.write_json(folder.result_path, result)
-    return result
+    return read_json(folder.result_path)  # where a loss that is not finite is a word

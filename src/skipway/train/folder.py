@@ -82,7 +82,10 @@ class RunFolder:
         """
         if not self.spec_path.exists():
             raise SkipwayError(f"no run in {self.path}", "a folder with spec.json, as skipway train writes it")
-        return RunSpec.from_dict(read_json(self.spec_path))
+        try:
+            return RunSpec.from_dict(read_json(self.spec_path))
+        except SkipwayError as error:
+            raise SkipwayError(f"{self.spec_path}: {error.given}", error.expected, error.hint) from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """The lines of the metrics; a last line that was cut off is left out."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from skipway.errors import UnknownNameError
+from skipway.errors import SkipwayError, UnknownNameError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -29,9 +29,12 @@ def resolve_precision(asked: str, device_type: str) -> str:
 
     Raises:
         UnknownNameError: no such precision.
+        SkipwayError: one that Fabric would replace by another.
     """
     if asked not in _PRECISIONS:
         raise UnknownNameError("precision", asked, _PRECISIONS)
+    if asked == "16-mixed" and device_type == "cpu":
+        raise SkipwayError("precision 16-mixed on a processor", "a GPU", "--precision bf16-mixed")
     if asked != "auto":
         return asked
     return "bf16-mixed" if _has_bf16(device_type) else "32-true"

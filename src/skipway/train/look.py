@@ -31,6 +31,9 @@ def look(when: str, net: nn.Module, data: Dataset, folder: RunFolder, listener: 
         listener: is told if the net cannot be inspected; a training may well work all the same.
     """
     x, y = data.sample(min(SAMPLES, data.info.train_size))
+    dtype = next((p.dtype for p in net.parameters() if p.is_floating_point()), x.dtype)
+    if x.is_floating_point():
+        x = x.to(dtype)  # as Fabric does when all of a net computes in another precision
 
     def cross_entropy(output: Any) -> Tensor:
         return mean_cross_entropy(output, y)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from skipway.models.net import Net
 from skipway.train.checkpoint import Position
@@ -29,12 +30,12 @@ __all__ = ["DivergedError", "Training", "train"]
 
 
 class DivergedError(Exception):
-    """The loss is not finite.
+    """The loss is not finite, or the weights behind a step are not.
 
     Args:
         step: the step whose loss it is.
         loss: its value.
-        batch: inputs and targets of that step.
+        batch: inputs and targets of the last step.
     """
 
     def __init__(self, step: int, loss: float, batch: tuple[Tensor, Tensor]) -> None:
@@ -82,7 +83,7 @@ def train(run: Training) -> bool:
     """Train from where `run.position` stands to the end; False if somebody stopped it, behind a checkpoint.
 
     Raises:
-        DivergedError: the loss is not finite. The step is not taken; the checkpoint before it stays.
+        DivergedError: the loss or the weights are not finite. No checkpoint of that is written; the one before stays.
     """
     spec, fabric, recipe = run.spec, run.fabric, run.spec.recipe
     batches = run.data.train(
@@ -111,9 +112,7 @@ def train(run: Training) -> bool:
         loss = cross_entropy(run.model(x), y, recipe.label_smoothing)
         unread.append(loss.detach())
         if len(unread) == bundle:
-            losses += _read(fabric, unread)
-            if not math.isfinite(losses[-1]):
-                raise DivergedError(step, losses[-1], (x, y))
+            losses += _read(fabric, unread, step, (x, y))
 
         run.optimizer.zero_grad(set_to_none=True)
         fabric.backward(loss)
@@ -127,23 +126,26 @@ def train(run: Training) -> bool:
 
         done, last = step + 1, step + 1 == recipe.steps
         if done % spec.log_every == 0 or last:
-            losses += _read(fabric, unread)
-            if not math.isfinite(losses[-1]):
-                raise DivergedError(step, losses[-1], (x, y))
+            losses += _read(fabric, unread, step, (x, y))
             _write(run, {
                 "step": done, "loss": math.fsum(losses) / len(losses), "lr": recipe.optimizer.lr * share,
                 "seconds": round(before + time.perf_counter() - began, 3),
                 **({} if grad_norm is None else {"grad_norm": float(grad_norm)}),
             })  # fmt: skip
             losses = []
-        if (spec.test_every and done % spec.test_every == 0) or last:
+        stop = _agreed(fabric, run.stopped(), done, spec.log_every)
+        to_test = last or (spec.test_every and done % spec.test_every == 0)
+        to_save = last or stop or (spec.checkpoint_every and done % spec.checkpoint_every == 0)
+        if to_save:
+            losses += _read(fabric, unread, step, (x, y))
+        if (to_test or to_save) and not _finite(fabric, run.net):
+            raise DivergedError(step, float(loss.detach()), (x, y))
+        if to_test:
             paused = time.perf_counter()
             tested = run.test()
             began += time.perf_counter() - paused
             _write(run, {"step": done, "test_loss": tested.loss, "test_error": tested.error})
-        stop = _agreed(fabric, run.stopped(), done, spec.log_every)
-        if stop or last or (spec.checkpoint_every and done % spec.checkpoint_every == 0):
-            losses += _read(fabric, unread)
+        if to_save:
             paused = time.perf_counter()
             length = 0 if run.metrics is None else run.metrics.synced()
             run.position = Position(
@@ -156,8 +158,12 @@ def train(run: Training) -> bool:
     return True
 
 
-def _read(fabric: Fabric, unread: list[Tensor]) -> list[float]:
-    """The losses as numbers, each the mean over all ranks; empties the list."""
+def _read(fabric: Fabric, unread: list[Tensor], step: int, batch: tuple[Tensor, Tensor]) -> list[float]:
+    """The losses up to a step as numbers, each the mean over all ranks; empties the list.
+
+    Raises:
+        DivergedError: one of them is not finite.
+    """
     if not unread:
         return []
     stacked = torch.stack(unread)
@@ -167,7 +173,22 @@ def _read(fabric: Fabric, unread: list[Tensor]) -> list[float]:
         assert isinstance(reduced, torch.Tensor)
         stacked = reduced
     values: list[float] = stacked.tolist()
+    for of, value in enumerate(values, step + 1 - len(values)):
+        if not math.isfinite(value):
+            raise DivergedError(of, value, batch)
     return values
+
+
+def _finite(fabric: Fabric, net: nn.Module) -> bool:
+    """Whether all weights are finite, on every rank: a finite loss may still have had a gradient that was not."""
+    trained = [p.detach() for p in net.parameters() if p.requires_grad]
+    own = [p.to_local() if isinstance(p, DTensor) else p for p in trained]
+    finite = torch.stack([p.isfinite().all() for p in own]).all()
+    if fabric.world_size > 1:
+        reduced = fabric.all_reduce((~finite).float(), reduce_op="sum")
+        assert isinstance(reduced, torch.Tensor)
+        finite = reduced == 0
+    return bool(finite)
 
 
 def _agreed(fabric: Fabric, wanted: bool, done: int, every: int) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from skipway.errors import SkipwayError
 from skipway.models.net import Net
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool = True
         model: any module; one of ours may multiply learning rate, decay and eps for some parameters.
         spec: the optimiser and its base values.
         fused: one kernel over all parameters of a group, where the device has it.
+
+    Raises:
+        SkipwayError: nothing is to be trained.
     """
     groups: dict[tuple[float, float, float], list[nn.Parameter]] = {}
     rules = _rules(model, spec)
@@ -37,6 +41,8 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool = True
         {"params": members, "lr": spec.lr * rate, "weight_decay": spec.weight_decay * decay, "eps": spec.eps * eps}
         for (rate, decay, eps), members in groups.items()
     ]
+    if not made:
+        raise SkipwayError("no parameter of the model needs a gradient", "something to train")
     devices = {p.device.type for p in model.parameters()}
     fused = fused and devices <= {"cpu", "cuda"}
     optimizer: torch.optim.Optimizer

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from skipway.errors import SkipwayError
@@ -55,7 +56,7 @@ def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
         return Fabric(**given, precision=precision)
     except SkipwayError:
         raise
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
         raise SkipwayError(
             f"accelerator={spec.accelerator!r}, devices={spec.devices}, strategy={spec.strategy!r}: {error}",
             "what Lightning Fabric offers on this machine",
