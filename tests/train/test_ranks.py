@@ -23,7 +23,7 @@ GPT = tiny(
     "gpt_nano", data=DataSpec(name="reverse", test_size=101), recipe=ADAMW, batch_size=16, accelerator="cpu",
     checkpoint_every=2,
 )  # fmt: skip
-VIT = tiny("vit_tiny", batch_size=8, accelerator="cpu", checkpoint_every=2, log_every=3)
+VIT = tiny("vit_tiny", recipe=ADAMW, batch_size=8, accelerator="cpu", checkpoint_every=2, log_every=3)
 
 
 def torchrun(*command: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
