@@ -15,7 +15,7 @@ from skipway.study.comparison import SCHEMA_VERSION
 from skipway.study.curves import learning_curves
 from skipway.study.plan import ComparisonPlan
 from skipway.study.summary import training_failed
-from skipway.study.view import comparison_parts
+from skipway.study.view import comparison_parts, comparison_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made
@@ -53,6 +53,17 @@ def test_the_whole_text(tmp_path: Path) -> None:
     ]  # fmt: skip
     plain = next(line for line in text.split("\n") if line.startswith(" plain56 "))
     assert plain.split()[-2:] == ["reference", "failed"]
+
+
+def test_the_whole_table(tmp_path: Path) -> None:
+    table = three(tmp_path).table()
+    assert table.columns == (
+        "design", "test error %", "train loss", "error − reference's [95 %]", "training", "parameters", "FLOP",
+        "images/s", "seconds", "grad start", "grad end",
+    )  # fmt: skip
+    assert table.rows[1] == (
+        "resnet56", "22.00 ± 2.00", "0.500 ± 0.000", "-59.0 [-61.5, -56.5]", "ok", "75.0 k", "–", "–", "2", "–", "–",
+    )  # fmt: skip
 
 
 def test_one_seed_claims_nothing(tmp_path: Path) -> None:
@@ -119,6 +130,12 @@ def test_runs_that_are_not_over(tmp_path: Path) -> None:
 def test_nothing_is_over(tmp_path: Path) -> None:
     text = repr(made.comparison(tmp_path, {"plain56": {0: None}}))
     assert text.endswith("No run has a test error.")
+
+
+def test_a_report_without_inspections_says_so(tmp_path: Path) -> None:
+    text = to_text(comparison_report(three(tmp_path)))
+    assert "note: the signal by depth and the stream map (no net of these runs was inspected)" in text
+    assert "Findings" not in text
 
 
 def test_json_follows_its_schema(tmp_path: Path) -> None:

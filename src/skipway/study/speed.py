@@ -17,18 +17,21 @@ from skipway.train.optimizer import build_optimizer
 from skipway.train.strategy import make_fabric
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from skipway.spec import RunSpec
 
 __all__ = ["measure_speed"]
 
 WARM_UP: Final = 3
 STEPS: Final = 20
-LONGEST_SEC: Final = 4.0
-FEWEST: Final = 3
+FEWEST: Final = 2
+# Of warm-up and of measuring; a step that is longer than that is timed twice all the same.
+LONGEST_SEC: Final = (1.0, 3.0)
 
 
 def measure_speed(spec: RunSpec) -> dict[str, Any]:
-    """Time whole training steps, data included: a few to warm up, then up to twenty or four seconds.
+    """Time whole training steps, data included: a few to warm up, then up to twenty or three seconds.
 
     The generators and the number of threads are as they were, afterwards.
 
@@ -73,11 +76,8 @@ def _measured(spec: RunSpec) -> dict[str, Any]:
         return time.perf_counter() - start
 
     model.train()
-    for _ in range(WARM_UP):
-        step()
-    taken = [step() for _ in range(FEWEST)]
-    while len(taken) < STEPS and sum(taken) < LONGEST_SEC:
-        taken.append(step())
+    _timed(step, most=WARM_UP, fewest=1, longest_sec=LONGEST_SEC[0])
+    taken = _timed(step, most=STEPS, fewest=FEWEST, longest_sec=LONGEST_SEC[1])
     low, median, high = statistics.quantiles(taken, n=4, method="inclusive")
     facts = environment(spec, fabric=fabric, channels_last=channels_last)
     return {
@@ -89,3 +89,10 @@ def _measured(spec: RunSpec) -> dict[str, Any]:
         "batch_size": spec.recipe.batch_size,
         **facts,
     }
+
+
+def _timed(step: Callable[[], float], *, most: int, fewest: int, longest_sec: float) -> list[float]:
+    taken: list[float] = []
+    while len(taken) < fewest or (len(taken) < most and sum(taken) < longest_sec):
+        taken.append(step())
+    return taken

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["cost_table", "effect_text", "result_table", "spread_text", "whole_table"]
 
 _NOTE_EFFECT: Final = (
-    "An interval that leaves 0 out. It is that of the mean difference in test error, paired by seed (95 %, Student's "
-    "t, each design against the reference alone); below 0 the design errs less."
+    "An interval that leaves 0 out: it is the 95-percent interval of the mean difference in test error, paired by seed "
+    "(Student's t, each design against the reference alone); below 0 the design errs less."
 )
 _NOTE_ONE_SEED: Final = "Nothing yet: one seed has no spread, and a difference may be chance."
 _NOTE_COST: Final = (

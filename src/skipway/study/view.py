@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from skipway.parts import FindingPart, Part, Section, Text
+from skipway.parts import FindingPart, Part, Section, Skipped, Text
 from skipway.report import signal_map, stream_profiles
 from skipway.study.answer import answer, question
 from skipway.study.command import command_of
@@ -60,6 +60,9 @@ def figures(groups: Mapping[str, Iterable[Run]]) -> tuple[Section, ...]:
     runs = {name: list(members) for name, members in groups.items()}
     seen = {when: _inspections(runs, when) for when in ("start", "end")}
     sections = [Section(title="Learning curves", parts=learning_curves(runs))]
+    if not seen["start"] and not seen["end"]:
+        missing = Skipped(what="the signal by depth and the stream map", why="no net of these runs was inspected")
+        sections.append(Section(title="The signal by depth", parts=(missing,)))
     words = {"start": "before the first step", "end": "after the last step"}
     for when, inspections in seen.items():
         title = f"The signal by depth, {words[when]}"
