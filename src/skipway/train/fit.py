@@ -132,13 +132,13 @@ class _Session:
         return Run(self.folder.path)
 
     def _take_folder(self, fabric: Fabric, held: ExitStack) -> None:
-        """The first rank locks the folder and begins the run in it; if it cannot, no rank goes on."""
+        """The first rank locks the folder and looks whether a run may begin; if not, no rank goes on."""
         refusal: SkipwayError | None = None
         if fabric.is_global_zero:
             try:
                 held.enter_context(self.folder.locked())
                 if not self.resumed:
-                    self.folder.create(self.spec)
+                    self.folder.check_free(self.spec)
             except SkipwayError as error:
                 refusal = error
         refused = float(refusal is not None)
@@ -239,7 +239,7 @@ class _Session:
         if known:
             self._compare(known, facts)
         elif fabric.is_global_zero:
-            folder.write_json(folder.environment_path, facts)
+            folder.begin(spec, facts)
         return net, data, facts
 
     def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:

@@ -56,11 +56,11 @@ class RunFolder:
         """Whether the run is over."""
         return self.result_path.exists()
 
-    def create(self, spec: RunSpec) -> None:
-        """Make the folder for a new run.
+    def check_free(self, spec: RunSpec) -> None:
+        """Whether a new run may begin here.
 
         Raises:
-            SkipwayError: it holds another run, the same run, or something else; or it cannot be written.
+            SkipwayError: it holds another run, the same run, or something else.
         """
         if self.spec_path.exists():
             same = self.read_spec() == spec
@@ -72,7 +72,15 @@ class RunFolder:
         own = {".lock", _beside(self.spec_path).name}
         if self.path.is_dir() and any(p.name not in own for p in self.path.iterdir()):
             raise SkipwayError(f"{self.path} is not empty and holds no run", "an empty or new folder", "another --out")
+
+    def begin(self, spec: RunSpec, facts: dict[str, Any]) -> None:
+        """Write what is asked for, and on what it runs; done when nothing can be refused any more.
+
+        Raises:
+            SkipwayError: the folder cannot be written.
+        """
         self.write_json(self.spec_path, spec.to_dict())
+        self.write_json(self.environment_path, facts)
 
     def read_spec(self) -> RunSpec:
         """What was asked for.
@@ -82,8 +90,9 @@ class RunFolder:
         """
         if not self.spec_path.exists():
             raise SkipwayError(f"no run in {self.path}", "a folder with spec.json, as skipway train writes it")
+        values = read_json(self.spec_path)
         try:
-            return RunSpec.from_dict(read_json(self.spec_path))
+            return RunSpec.from_dict(values)
         except SkipwayError as error:
             raise SkipwayError(f"{self.spec_path}: {error.given}", error.expected, error.hint) from error
 

@@ -56,7 +56,7 @@ def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
         return Fabric(**given, precision=precision)
     except SkipwayError:
         raise
-    except (ValueError, RuntimeError, MisconfigurationException) as error:
+    except (ValueError, RuntimeError, ModuleNotFoundError, MisconfigurationException) as error:
         raise SkipwayError(
             f"accelerator={spec.accelerator!r}, devices={spec.devices}, strategy={spec.strategy!r}: {error}",
             "what Lightning Fabric offers on this machine",
