@@ -35,13 +35,27 @@ def load_for(
     """
     prefix, colon, rest = name.partition(":")
     if colon and prefix == "tv":
-        return load_tv(rest, 2, num_classes).model
+        return _reading(load_tv(rest, 2, num_classes).model, input_shape)
     if colon and prefix == "timm":
         return load_timm(rest, 2, num_classes, input_shape[0] if len(input_shape) == 3 else None).model
     if colon or name.endswith(".py"):
         return load_model(name).model
     model = _own(name, num_classes, input_shape)
     model.set_grad_checkpointing(memory == "recompute")
+    return model
+
+
+def _reading(model: nn.Module, input_shape: tuple[int, ...]) -> nn.Module:
+    """Grey images for nets of three colours: the first convolution's weights are summed over them.
+
+    That is the net that sees the grey image as all three colours; timm builds it so, too.
+    """
+    if len(input_shape) == 3 and input_shape[0] == 1:
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d) and module.in_channels == 3:
+                module.in_channels = 1
+                module.weight = nn.Parameter(module.weight.detach().sum(1, keepdim=True))
+                break
     return model
 
 
