@@ -18,19 +18,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 import made
 
 
-class Presses(made.Heard):
-    """Does something once, when a run has written its first loss."""
+class Acts(made.Heard):
+    """Does something once, as soon as the first run that is under way has a file.
 
-    def __init__(self, out: Path, what) -> None:
+    Args:
+        out: folder of the comparison.
+        file: name of the file in the run's folder.
+        act: is given `out` and the name of the run.
+    """
+
+    def __init__(self, out: Path, file: str, act) -> None:
         super().__init__()
-        self._out, self._what = out, what
+        self._out, self._file, self._act = out, file, act
 
     def moved(self, states) -> None:
         super().moved(states)
-        if self._what is not None and any(s.status == "running" and s.loss is not None for s in states):
-            (begun,) = [s for s in states if s.loss is not None][:1]
-            what, self._what = self._what, None
-            what(self._out, begun.name)
+        for state in states:
+            model, _, seed = state.name.split()
+            path = self._out / model / f"seed-{seed}" / self._file
+            if self._act is not None and state.status == "running" and path.exists() and path.stat().st_size:
+                act, self._act = self._act, None
+                act(self._out, state.name)
 
 
 def kill_worker(out: Path, name: str) -> None:
@@ -44,10 +52,10 @@ def press_ctrl_c(_out: Path, _name: str) -> None:
 
 def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, in_process_later) -> None:
     out = tmp_path / "c"
-    heard = Presses(out, kill_worker)
+    heard = Acts(out, "spec.json", kill_worker)
     # One worker: the killed run is the first, and the second runs in a new process.
     found = skipway.compare(
-        ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=150, batch_size=16, threads=1
+        ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=10, batch_size=16, threads=1
     )
     assert [s.status for s in heard.states] == ["died", "finished"]
     _, trouble = heard.notes
@@ -64,7 +72,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, in_proces
 
 def test_ctrl_c_stops_behind_a_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "c"
-    heard = Presses(out, press_ctrl_c)
+    heard = Acts(out, "metrics.jsonl", press_ctrl_c)
     found = skipway.compare(
         ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=2000, batch_size=16, threads=1
     )

@@ -211,7 +211,8 @@ def _count(number: int, what: str) -> str:
 
 
 def _trouble(job: Job, outcome: Outcome) -> str:
-    return f"{job.name} {outcome.status}: {outcome.text}\n    its log: {job.log}"
+    log = f"\n    its log: {job.log}" if job.log.exists() else ""
+    return f"{job.name} {outcome.status}: {outcome.text}{log}"
 
 
 def _measure_speeds(plan: ComparisonPlan, folder: ComparisonFolder, listener: StudyListener) -> None:

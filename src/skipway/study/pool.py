@@ -45,13 +45,9 @@ class _Slot:
         try:
             return self._executor.submit(carry_out, job)
         except BrokenProcessPool:
-            self.replace()
+            self._executor.shutdown(wait=False)
+            self._start()
             return self._executor.submit(carry_out, job)
-
-    def replace(self) -> None:
-        """A new process for one that is gone."""
-        self._executor.shutdown(wait=False)
-        self._start()
 
     def stop(self) -> None:
         """Ask the process once to stop behind a checkpoint, as soon as it can hear."""
@@ -120,7 +116,7 @@ def run_jobs(
                 done, _ = wait(busy, timeout=_GLANCE_SEC, return_when=FIRST_COMPLETED)
                 for future in done:
                     slot, job = busy.pop(future)
-                    outcomes[job] = _outcome(future, slot, stopping=stop())
+                    outcomes[job] = _outcome(future, stopping=stop())
                     idle.append(slot)
                 if glance is not None:
                     glance([job for _, job in busy.values()], outcomes)
@@ -133,11 +129,10 @@ def run_jobs(
     return outcomes | {job: Outcome(status="stopped") for job in waiting}
 
 
-def _outcome(future: Future[Outcome], slot: _Slot, *, stopping: bool) -> Outcome:
+def _outcome(future: Future[Outcome], *, stopping: bool) -> Outcome:
     try:
         return future.result()
     except BrokenProcessPool:
         if stopping:  # a signal came before the process could hear it
             return Outcome(status="stopped")
-        slot.replace()
         return Outcome(status="died", text="its process was killed (short of memory?)")
