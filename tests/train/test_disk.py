@@ -7,7 +7,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,18 +75,21 @@ def test_metrics_that_do_not_fit(tmp_path: Path) -> None:
     assert (weights(run), lines(run)) == (weights(undisturbed), lines(undisturbed))
 
 
-def test_the_command_line_says_it_without_a_traceback(tmp_path: Path) -> None:
+def test_the_command_line_says_it_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from skipway.cli import main
+
+    monkeypatch.chdir(tmp_path)
     command = ["train", "resnet8", "--steps", "4", "--batch", "32", "--threads", "1", "--no-inspect", "--out", "run"]
-    done = subprocess.run(  # noqa: S603  # our own command
-        [sys.executable, "-m", "skipway", *command], cwd=tmp_path, capture_output=True, text=True, check=False,
-        preexec_fn=lambda: limit(100_000), env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr.endswith(
-        f"error: cannot write {Path('run/checkpoint/state.safetensors')}: no space left\n"
-        "try: free some space, then resume\n"
+    with files_no_larger_than(100_000):
+        code = main(command)
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert err.endswith(
+        "error: cannot write run/checkpoint/state.safetensors: no space left\ntry: free some space, then resume\n"
     )
-    assert "Traceback" not in done.stdout + done.stderr
+    assert "Traceback" not in out + err
 
 
 @pytest.mark.exhaustive
