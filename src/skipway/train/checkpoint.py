@@ -55,12 +55,14 @@ class Snapshot:
         optimizer: state dict of the optimiser.
         random: states of the random number generators, by where they belong.
         position: where the training stands.
+        precision: of Fabric's precision plugin, as the loss scale of float16; plain values.
     """
 
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     random: dict[str, Tensor]
     position: Position
+    precision: dict[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(path: Path, snapshot: Snapshot) -> None:
@@ -81,6 +83,7 @@ def save_checkpoint(path: Path, snapshot: Snapshot) -> None:
     header = {
         "format": FORMAT,
         "position": json.dumps(asdict(snapshot.position)),
+        "precision": json.dumps(snapshot.precision),
         "optimizer": json.dumps({"groups": snapshot.optimizer["param_groups"], "state": plain}),
     }
     _write(path, tensors, header)
@@ -124,6 +127,7 @@ def load_checkpoint(path: Path) -> Snapshot:
         model=_under(tensors, "model/"),
         optimizer={"state": state, "param_groups": groups},
         random=_under(tensors, "random/"),
+        precision=json.loads(header.get("precision", "{}")),
         position=Position(**{**position, "pending": tuple(position["pending"])}),
     )
 

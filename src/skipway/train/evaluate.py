@@ -79,13 +79,15 @@ def score(fabric: Fabric, model: nn.Module, batches: Iterable[tuple[Tensor, Tens
     """
     was_training = model.training
     model.eval()
-    totals = torch.zeros(3, dtype=torch.float64, device=fabric.device)
+    # Apple's GPUs have no float64.
+    dtype = torch.float32 if fabric.device.type == "mps" else torch.float64
+    totals = torch.zeros(3, dtype=dtype, device=fabric.device)
     for x, y in batches:
         logits = logits_of(model(x)).flatten(0, -2).float()
         target = y.flatten()
         loss = F.cross_entropy(logits, target, reduction="sum")
         totals += torch.stack(
-            [loss.double(), (logits.argmax(1) != target).sum().double(), totals.new_tensor(len(target))]
+            [loss.to(dtype), (logits.argmax(1) != target).sum().to(dtype), totals.new_tensor(len(target))]
         )
     model.train(was_training)
     summed = fabric.all_reduce(totals, reduce_op="sum")

@@ -167,6 +167,7 @@ class _Session:
             fabric.seed_everything(spec.seed + fabric.global_rank, verbose=False)
         else:
             load_full_state_(fabric, net, optimizer, snapshot.model, snapshot.optimizer)
+            fabric.strategy.precision.load_state_dict(snapshot.precision)
             set_own_random_(snapshot.random, fabric)
             position = snapshot.position
 
@@ -174,7 +175,10 @@ class _Session:
             model_state, optimizer_state = full_state(fabric, net, optimizer)
             states = gathered_random(fabric)
             if first:
-                whole = Snapshot(model=model_state, optimizer=optimizer_state, random=states, position=at)
+                whole = Snapshot(
+                    model=model_state, optimizer=optimizer_state, random=states, position=at,
+                    precision=fabric.strategy.precision.state_dict(),
+                )  # fmt: skip
                 save_checkpoint(folder.checkpoint_path, whole)
 
         with stop_on_signals() as stop:

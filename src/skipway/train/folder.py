@@ -97,11 +97,20 @@ class RunFolder:
             raise SkipwayError(f"{self.spec_path}: {error.given}", error.expected, error.hint) from error
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines of the metrics; a last line that was cut off is left out."""
+        """The lines of the metrics; a last line that was cut off is left out.
+
+        Raises:
+            SkipwayError: another line is no JSON.
+        """
         if not self.metrics_path.exists():
             return []
         lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        try:
+            return [json.loads(line) for line in lines[:-1]]
+        except json.JSONDecodeError as error:
+            raise SkipwayError(
+                f"{self.metrics_path} holds a line that is no JSON: {error}", "the file as it was written"
+            ) from None
 
     def write_json(self, path: Path, value: object) -> None:
         """Write atomically, whole or not at all."""

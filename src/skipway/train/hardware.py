@@ -66,7 +66,7 @@ def environment(spec: RunSpec, *, fabric: Fabric, channels_last: bool) -> dict[s
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "device": str(device) if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "precision": resolve_precision(spec.precision, device.type),
         "channels_last": channels_last,
         "devices": fabric.world_size,

@@ -46,4 +46,6 @@ def stop_on_signals() -> Iterator[Stop]:
         yield stop
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # None: set by a program in C around this Python, which Python cannot put back.
+            if handler is not None:
+                signal.signal(number, handler)
