@@ -171,3 +171,16 @@ def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
         start(spec, tmp_path / "run", data=FromData(open_once(spec.data), 3, twice))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     same(go_on(Run(tmp_path / "run")), start(spec, tmp_path / "undisturbed"))
+
+
+def test_the_state_of_the_precision_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the loss scale of float16 on a GPU; here the plugin of float32 is given one."""
+    from lightning_fabric.plugins import Precision
+
+    scale = {"scale": 65536.0, "growth_factor": 2.0, "_growth_tracker": 3}
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(Precision, "state_dict", lambda self: scale)
+    monkeypatch.setattr(Precision, "load_state_dict", lambda self, state: given.append(state))
+    spec = tiny()
+    go_on(start(spec, tmp_path / "run", data=FromData(open_once(spec.data), 2)))
+    assert given == [scale]

@@ -175,3 +175,10 @@ def test_metrics_that_somebody_shortened(tmp_path: Path) -> None:
     assert str(raised.value) == (
         f"{metrics} has 0 bytes, the checkpoint saw {size}\nexpected: the file as it was written"
     )
+
+
+def test_metrics_that_somebody_edited(tmp_path: Path) -> None:
+    run = run_spec(SPEC, tmp_path / "run")
+    run.folder.metrics_path.write_text('{"step": 1}\nhello\n')
+    with pytest.raises(SkipwayError, match=r"metrics\.jsonl holds a line that is no JSON: Expecting value"):
+        run.metrics()

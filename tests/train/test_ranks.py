@@ -111,3 +111,43 @@ def test_fifty_steps_on_two_ranks(spec: RunSpec, tmp_path: Path) -> None:
     together(tmp_path, *jobs_of("ddp", long))
     compare(tmp_path, "ddp", long, 1e-5)
     print(float((losses(Run(tmp_path / "ddp")) - losses(Run(tmp_path / "alone-ddp"))).abs().max()))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_the_command_line_under_torchrun(strategy: str, tmp_path: Path) -> None:
+    """The launcher says how many processes there are; no option is needed besides the strategy."""
+    path = tmp_path / "run"
+    options = ["--data", "reverse", "--steps", "4", "--batch", "16", "--accelerator", "cpu", "--strategy", strategy]
+    done = torchrun("-m", "skipway", "train", "gpt_nano", *options, "--out", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("test error") == 1
+    run = Run(path)
+    assert (run.status, run.environment["devices"]) == ("finished", 2)
+    assert run.inspection("start") is not None
+    assert run.inspection("end") is not None
+
+
+@pytest.mark.exhaustive
+def test_two_processes_that_nobody_launched(tmp_path: Path) -> None:
+    """``--devices 2`` alone starts the second process itself."""
+    options = ["--data", "reverse", "--steps", "4", "--batch", "16", "--accelerator", "cpu", "--no-inspect"]
+    done = subprocess.run(  # noqa: S603  # our own command
+        [sys.executable, "-m", "skipway", "train", "gpt_nano", *options, "--devices", "2", "--strategy", "ddp",
+         "--out", "run"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (Run(tmp_path / "run").status, Run(tmp_path / "run").environment["devices"]) == ("finished", 2)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
+def test_a_divergence_ends_every_rank(strategy: str, tmp_path: Path) -> None:
+    recipe = replace(GPT.recipe, optimizer=replace(GPT.recipe.optimizer, lr=1e30), clip_norm=None)
+    spec = replace(GPT, recipe=recipe, strategy=strategy)
+    together(tmp_path, {"name": "run", "spec": spec, "status": "diverged"})
+    result = Run(tmp_path / "run").result
+    assert result["status"] == "diverged"
+    assert bool(result["where"]) == (strategy == "ddp")
