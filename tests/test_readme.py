@@ -18,10 +18,6 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def commands() -> list[str]:
-    return [line for block in blocks("bash") for line in block.splitlines() if line.strip()]
-
-
 def masked(text: str) -> str:
     """Everything but the measured numbers and the spaces that align them."""
     return re.sub(r" +", " ", re.sub(r"-?\d[\d.]*(e-?\d+)?(→-?\d[\d.]*(e-?\d+)?)?%?", "#", text))
@@ -59,12 +55,19 @@ def test_the_output_shown_is_the_output(session: str, capsys: pytest.CaptureFixt
     assert masked(printed) == masked(shown)
 
 
-@pytest.mark.parametrize("command", [c for c in commands() if "completion" not in c])
-def test_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    program, *arguments = shlex.split(command)
-    assert program == "skipway"
-    assert main(arguments) == 0
-    assert capsys.readouterr().out
+@pytest.mark.parametrize("block", blocks("bash"), ids=lambda block: block.split("\n")[0])
+def test_commands(
+    block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one block run one after the other in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    for command in block.strip().split("\n"):
+        if "completion" in command:
+            continue
+        program, *arguments = shlex.split(command)
+        assert program == "skipway"
+        assert main(arguments) == 0, command
+        assert capsys.readouterr().out
 
 
 def test_files_that_it_names_are_there() -> None:
