@@ -33,6 +33,7 @@ def test_demo_in_small(
     monkeypatch.setattr(
         "skipway.study.compare.run_jobs", lambda jobs, **_: {job: carry_out(job) for job in jobs}
     )  # in this process, which has torch already
+    monkeypatch.setattr("skipway.study.speed.cores", lambda: 1)
     assert demo.main(("plain8", "resnet8"), out=tmp_path / "demo", steps=4, seeds=1) == 0
     out = capsys.readouterr().out
     assert "━━ skipway compare plain8 resnet8 ━━" in out

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 import skipway
 from skipway.study.worker import carry_out
@@ -15,9 +17,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 import made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from skipway.study.worker import Job, Outcome
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_core() -> Iterator[None]:
+    """Tests run beside others: with a thread for each core, speeds would be measured waiting for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skipway.study.speed.cores", lambda: 1)
+        yield
 
 
 @pytest.fixture
@@ -27,9 +37,16 @@ def heard() -> made.Heard:
 
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a comparison that two worker processes made; look at it only."""
-    out = tmp_path_factory.mktemp("compared") / "comparison"
-    skipway.compare(["plain8", "resnet8"], out=out, seeds=2, workers=2, **made.TINY)
+    """The folder of a comparison that two worker processes made; look at it only.
+
+    It takes most of the time of these tests, so that the processes that run the tests share one.
+    """
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if parallel else base) / "compared" / "comparison"
+    with FileLock(out.parent.with_suffix(".lock")):
+        if not (out / "report.html").exists():
+            skipway.compare(["plain8", "resnet8"], out=out, seeds=2, workers=2, **made.TINY)
     return out
 
 

@@ -95,6 +95,7 @@ def test_speed_was_measured_alone(compared: Path) -> None:
         assert facts["step_sec_low"] <= facts["step_sec"] <= facts["step_sec_high"]
         assert 2 <= facts["steps"] <= 20
         assert facts["processor"]
+        assert facts["threads"] == 1  # all cores, which are one in these tests
         assert torch.__version__.startswith(facts["torch"])
 
 
