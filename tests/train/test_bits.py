@@ -33,7 +33,7 @@ CASES = {
     "user's module, three generators": tiny("module:Noisy", recipe=ADAMW),
     "seldom logged": tiny(steps=7, log_every=5, test_every=2),
 }
-STOPS = (0, 3)
+STOPS = (3, 0)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_two_runs_of_one_spec_are_one(case: str, once, tmp_path: Path) -> None:
     same(start(CASES[case], tmp_path / "again"), once(case))
 
 
-@pytest.mark.parametrize("at", STOPS)
+@pytest.mark.parametrize("at", [STOPS[0], pytest.param(STOPS[1], marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("case", CASES)
 def test_stopped_and_resumed_is_undisturbed(case: str, at: int, once, tmp_path: Path) -> None:
     spec = CASES[case]

@@ -23,7 +23,10 @@ GPT = tiny(
     "gpt_nano", data=DataSpec(name="reverse", test_size=101), recipe=ADAMW, batch_size=16, accelerator="cpu",
     checkpoint_every=2,
 )  # fmt: skip
-VIT = tiny("vit_tiny", recipe=ADAMW, batch_size=8, accelerator="cpu", checkpoint_every=2, log_every=3)
+# In float64, since 50 steps of this net make 1.7e-5 of float32's rounding.
+VIT = tiny(
+    "vit_tiny", recipe=ADAMW, batch_size=16, precision="64-true", accelerator="cpu", checkpoint_every=2, log_every=3
+)
 
 
 def torchrun(*command: object, ranks: int = 2) -> subprocess.CompletedProcess[str]:
@@ -110,7 +113,6 @@ def test_fifty_steps_on_two_ranks(spec: RunSpec, tmp_path: Path) -> None:
     long = replace(spec, recipe=replace(spec.recipe, steps=50), checkpoint_every=20, log_every=1, strategy="ddp")
     together(tmp_path, *jobs_of("ddp", long))
     compare(tmp_path, "ddp", long, 1e-5)
-    print(float((losses(Run(tmp_path / "ddp")) - losses(Run(tmp_path / "alone-ddp"))).abs().max()))
 
 
 @pytest.mark.exhaustive
