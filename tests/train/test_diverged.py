@@ -46,12 +46,14 @@ def test_a_module_that_divides_by_zero(log_every: int, heard, tmp_path: Path) ->
 
 
 def test_a_learning_rate_that_is_far_too_large(tmp_path: Path) -> None:
-    """The weights are huge and finite behind the first step; batch norm hides it, and only the loss overflows."""
+    """The weights are huge and finite behind the first step, and the first norm behind them overflows."""
     recipe = replace(tiny().recipe, optimizer=OptimizerSpec(lr=1e38, momentum=0.9))
     spec = tiny(recipe=recipe, steps=9, checkpoint_every=1)
     run = run_spec(spec, tmp_path / "run")
     assert run.status == "diverged"
-    assert (run.result["where"], run.result["what"]) == ("", "the loss itself is the first not finite")
+    assert (run.result["where"], run.result["what"]) == (
+        "stem.norm", "native_batch_norm is the first not finite",
+    )  # fmt: skip
     good_checkpoint(run.path, 1)
 
 

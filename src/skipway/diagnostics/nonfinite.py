@@ -22,10 +22,10 @@ _ON_PURPOSE: Final = frozenset(
 
 
 class _Watch(DispatchMode):
-    def __init__(self, stack: ModuleStack) -> None:
+    def __init__(self, stack: ModuleStack, statistics: frozenset[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
         self.found: dict[str, str] = {}
-        self._stack = stack
+        self._stack, self._statistics = stack, statistics
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -34,7 +34,8 @@ class _Watch(DispatchMode):
         if self.found:
             return func(*args, **kwargs)
         operands = [t for t in flat_tensors(args, kwargs) if t.is_floating_point()]
-        finite = all(bool(t.isfinite().all()) for t in operands)
+        # Running statistics may have overflowed in an earlier step: no operand in train mode, the norm's own in eval.
+        finite = all(bool(t.isfinite().all()) for t in operands if id(t) not in self._statistics)
         shapes = ", ".join("×".join(map(str, t.shape)) or "scalar" for t in operands)
         sizes = ", ".join(f"{float(t.abs().max()):.3g}" for t in operands if t.numel())
         out = func(*args, **kwargs)
@@ -64,10 +65,16 @@ def first_non_finite(model: nn.Module, batch: Batch, *, keep_parameters: bool = 
     """
     args, kwargs = copied(call_arguments(batch))
     with preserved(model, parameters=keep_parameters), eager(), ModuleStack(model) as stack, torch.no_grad():
-        watch = _Watch(stack)
+        watch = _Watch(stack, _running_statistics(model))
         with watch:
             model(*args, **kwargs)
     return watch.found
+
+
+def _running_statistics(model: nn.Module) -> frozenset[int]:
+    """Identities of the running means and variances of all norms."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]  # noqa: SLF001  # their base
+    return frozenset(id(t) for m in norms for t in (m.running_mean, m.running_var) if t is not None)
 
 
 def non_finite_leaf(model: nn.Module) -> str | None:

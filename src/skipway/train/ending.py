@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
+from skipway.errors import SkipwayError
 from skipway.train.folder import read_json
 from skipway.train.strategy import is_sharded
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from skipway.train.folder import RunFolder
     from skipway.train.loop import DivergedError, Training
 
@@ -37,9 +41,25 @@ def diverged(training: Training, folder: RunFolder, error: DivergedError) -> dic
         x = fabric.strategy.precision.convert_input(error.batch[0])
         with fabric.autocast():
             seen = first_non_finite(training.net, x, keep_parameters=False)
-        where, what = seen.get("path", ""), f"{seen.get('operation', 'the loss itself')} is the first not finite"
+        if seen:
+            where, what = seen["path"], f"{seen['operation']} is the first not finite"
+        else:
+            where, what = _largest_stream(training.net, x)
     facts = {"status": "diverged", "steps": error.step, "loss": error.loss, "where": where, "what": what}
     return _ended(training, folder, facts | {"checkpoint_step": training.position.step or None})
+
+
+def _largest_stream(net: nn.Module, x: Any) -> tuple[str, str]:
+    """Where every number is finite and the loss is not, outputs are too large for it: where the stream is largest."""
+    try:
+        units = inspect(net, x, profile="fast").units
+    except SkipwayError:
+        units = []
+    sizes = [(u.numbers.out_rms, u.path) for u in units if u.level == 0 and u.numbers.out_rms is not None]
+    if not sizes:
+        return "", "every number before the loss is finite, the loss is not"
+    rms, path = max(sizes)
+    return path, f"every number before the loss is finite, but the stream grows to rms {rms:.3g}"
 
 
 def _ended(training: Training, folder: RunFolder, facts: dict[str, Any]) -> dict[str, Any]:
