@@ -80,15 +80,15 @@ class TestMissing:
             f"{tmp_path}/cache/skipway/data, {tmp_path}/cache/skipway/data/cifar10\n"
             "expected: cifar-10-batches-py/ as torchvision unpacks it, or train-*.parquet and test-*.parquet with the "
             "columns img and label\n"
-            "try: root=FOLDER or the environment variable SKIPWAY_DATA, naming the folder that holds them, or "
-            "download=True to fetch them"
+            "try: --root FOLDER (root=FOLDER in Python) or the environment variable SKIPWAY_DATA, naming where they lie, or "
+            "--download (download=True) to fetch them"
         )
 
     def test_in_the_folder_that_was_named(self, tmp_path: Path) -> None:
         assert refusal("imagenet", tmp_path) == (
             f"no files of imagenet in {tmp_path}, {tmp_path}/imagenet\n"
             "expected: train/CLASS/*.JPEG and val/CLASS/*.JPEG\n"
-            "try: root=FOLDER or the environment variable SKIPWAY_DATA, naming the folder that holds them"
+            "try: --root FOLDER (root=FOLDER in Python) or the environment variable SKIPWAY_DATA, naming where they lie"
         )
         assert "FashionMNIST/raw/ with train-images-idx3-ubyte and so on, packed or not, or train-*.parquet" in refusal(
             "fashion_mnist", tmp_path

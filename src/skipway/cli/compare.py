@@ -98,16 +98,7 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
 def _resumed(context: typer.Context, folder: Path, workers: int | None) -> int:
     from skipway.study.compare import resume_comparison
 
-    allowed = {"resume", "workers"}
-    given = [
-        name
-        for name in context.params
-        if name not in allowed and (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise UsageProblemError(
-            f"--resume with {', '.join(given)}", "--resume DIR: the comparison's own file says everything else"
-        )
+    o.alone_with_resume(context, {"workers"}, "the comparison's own file")
     with CompareDisplay() as display:
         comparison = resume_comparison(folder, workers=workers, listener=display)
     return _reported(comparison, display)

@@ -83,16 +83,7 @@ def train_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
 def _resumed(context: typer.Context, folder: Path, log: str | None) -> int:
     from skipway.train.fit import resume
 
-    allowed = {"resume", "log"}
-    given = [
-        name
-        for name in context.params
-        if name not in allowed and (source := context.get_parameter_source(name)) and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise UsageProblemError(
-            f"--resume with {', '.join(given)}", "--resume DIR alone: the run's own spec says everything else"
-        )
+    o.alone_with_resume(context, {"log"}, "the run's own spec")
     with TrainingDisplay(folder) as display:
         run = resume(folder, listener=display, log=log)
     return _code(run)

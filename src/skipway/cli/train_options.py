@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from skipway.cli.complete import complete_from
-from skipway.cli.failures import as_usage
+from skipway.cli.failures import UsageProblemError, as_usage
 
 if TYPE_CHECKING:
     from skipway.spec import RunSpec
@@ -18,6 +18,7 @@ __all__ = [
     "Accelerator", "Augment", "Batch", "ChannelsLast", "CheckpointEvery", "Context", "Data", "Devices", "Download",
     "ImageSize", "Inspected", "LogEvery", "LogTo", "Lr", "Memory", "Normalize", "Precision", "Recipe", "Root", "Steps",
     "Strategy", "TestEvery", "TestSize", "Threads", "TrainOptions", "TrainSize", "WeightDecay",
+    "alone_with_resume",
 ]  # fmt: skip
 
 DATA: Final = ("digits", "cifar10", "cifar100", "fashion_mnist", "imagenet", "text", "reverse")
@@ -140,3 +141,25 @@ class TrainOptions:
                 strategy=self.strategy, threads=self.threads, checkpoint_every=self.checkpoint_every,
                 log_every=self.log_every, test_every=self.test_every, inspect=self.inspect,
             )  # fmt: skip
+
+
+def alone_with_resume(context: typer.Context, allowed: set[str], what: str) -> None:
+    """See to it that --resume comes with no option that the kept spec decides.
+
+    Args:
+        context: of the command.
+        allowed: parameters that may come with it.
+        what: whose file says everything else, e.g. ``"the run's own spec"``.
+
+    Raises:
+        UsageProblemError: another option was typed.
+    """
+    given = [
+        name
+        for name in context.params
+        if name not in {"resume", *allowed}
+        and (source := context.get_parameter_source(name))
+        and source.name == "COMMANDLINE"
+    ]
+    if given:
+        raise UsageProblemError(f"--resume with {', '.join(given)}", f"--resume DIR alone: {what} says everything else")

@@ -81,8 +81,8 @@ def read_first(
     raise SkipwayError(
         f"no files of {name} in {', '.join(map(str, folders))}",
         ", or ".join(layout.words for layout in layouts),
-        "root=FOLDER or the environment variable SKIPWAY_DATA, naming the folder that holds them"
-        + (", or download=True to fetch them" if download is not None else ""),
+        "--root FOLDER (root=FOLDER in Python) or the environment variable SKIPWAY_DATA, naming where they lie"
+        + (", or --download (download=True) to fetch them" if download is not None else ""),
     )
 
 
