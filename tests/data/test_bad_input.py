@@ -80,8 +80,8 @@ class TestMissing:
             f"{tmp_path}/cache/skipway/data, {tmp_path}/cache/skipway/data/cifar10\n"
             "expected: cifar-10-batches-py/ as torchvision unpacks it, or train-*.parquet and test-*.parquet with the "
             "columns img and label\n"
-            "try: --root FOLDER (root=FOLDER in Python) or the environment variable SKIPWAY_DATA, naming where they lie, or "
-            "--download (download=True) to fetch them"
+            "try: --root FOLDER (root=FOLDER in Python) or the environment variable SKIPWAY_DATA, naming where they "
+            "lie, or --download (download=True) to fetch them"
         )
 
     def test_in_the_folder_that_was_named(self, tmp_path: Path) -> None:
