@@ -200,7 +200,7 @@ class _Session:
                 if twin is not None:
                     twin.load_state_dict(state)
                 if spec.inspect:
-                    look("end", twin or net, data, folder, self.listener)
+                    look("end", net if twin is None else twin, data, folder, self.listener)
                 self.listener.ended(finished(training, folder))
 
     def _trained(self, training: Training) -> bool:

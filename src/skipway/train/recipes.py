@@ -47,7 +47,7 @@ RECIPES: Final[dict[str, RecipeSpec]] = {
         ),
         RecipeSpec(
             name="quick",
-            optimizer=OptimizerSpec(name="sgd", lr=0.2, momentum=0.9, nesterov=True, weight_decay=5e-4),
+            optimizer=OptimizerSpec(name="sgd", lr=0.4, momentum=0.9, nesterov=True, weight_decay=5e-4),
             schedule=ScheduleSpec(name="one-cycle", warmup=0.2, warmup_from=0.1),
             steps=1_000,
             batch_size=128,
