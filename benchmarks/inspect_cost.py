@@ -20,7 +20,6 @@ import argparse
 import importlib.metadata
 import logging
 import os
-import platform
 import statistics
 import sys
 import time
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler reports its every start on standard error
 
 import torch  # reads the line above
+from results_file import machine, write_section
 from torch import nn  # as above
 
 _ROOT: Final = Path(__file__).parents[1]
@@ -45,6 +45,8 @@ from zoo.models import ZOO, ZooModel, select  # noqa: E402  # the models live wi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TITLE: Final = "Cost of an inspection (`benchmarks/inspect_cost.py`)"
+PACKAGES: Final = ("torch", "torchvision", "timm", "transformers")
 TORCHLENS_MODELS: Final = (
     "timm/resnet18", "timm/resnet50", "timm/mobilenetv2_100", "timm/convnext_atto", "timm/vit_tiny_patch16_224",
     "timm/swin_tiny_patch4_window7_224", "tv/densenet121", "hf/bert", "hf/gpt2", "hf/llama",
@@ -164,22 +166,11 @@ def _p90(values: list[float]) -> float:
     return percentile(values, 0.9)
 
 
-def hardware() -> str:
-    """Processor, versions and date in one line."""
-    processor = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    processor = next((line.partition(":")[2].strip() for line in lines if "model name" in line), processor)
-    packages = ("torch", "torchvision", "timm", "transformers")
-    versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in packages)
-    return f"{processor}, 1 thread; Python {platform.python_version()}, {versions}; {time.strftime('%Y-%m-%d')}"
-
-
 def table(kept: list[Measured], skipped: list[str], repeats: int) -> list[str]:
     """The results as lines of Markdown."""
     base = [statistics.median(m.seconds[BASE]) for m in kept]
     lines = [
-        f"{hardware()}. {len(kept)} models, {repeats} repeats each, paired in one run;",
+        f"{machine(PACKAGES)}; 1 thread. {len(kept)} models, {repeats} repeats each, paired in one run;",
         f"forward + backward takes {statistics.median(base) * 1000:.0f} ms at the median, {sum(base):.1f} s in all.",
         "",
         "| time / (forward + backward) | median | p90 | largest | spread within a model | limit at the median |",
@@ -231,15 +222,6 @@ def torchlens_table(found: dict[str, tuple[list[float], list[float]]]) -> list[s
     return [*lines, f"| median of {len(found)} | {medians[0]:.1f} | {medians[1]:.1f} | |"]
 
 
-def write_section(path: Path, lines: list[str]) -> None:
-    """Replace this benchmark's section of the results file, or append it."""
-    title = "## Cost of an inspection (`benchmarks/inspect_cost.py`)"
-    text = path.read_text(encoding="utf-8") if path.exists() else "# Benchmark results\n"
-    before, found, rest = text.partition(title)
-    after = rest[rest.index("\n## ") :] if found and "\n## " in rest else ""
-    path.write_text(f"{before.rstrip()}\n\n{title}\n\n" + "\n".join(lines) + "\n" + after, encoding="utf-8")
-
-
 def main(argv: list[str] | None = None) -> int:
     """Run from the command line; exit code 1 if a median is above its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -269,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         lines += torchlens_table(torchlens_ratios(options.repeats))
     print("\n".join(lines))
     if options.results:
-        write_section(options.results, lines)
+        write_section(options.results, TITLE, lines)
     over = [v for v, limit in LIMITS.items() if statistics.median(statistics.median(m.ratios(v)) for m in kept) > limit]
     return int(bool(over))
 
