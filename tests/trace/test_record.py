@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from skipway.trace.record import record
 from zoo.restless import Bomb
@@ -51,3 +54,54 @@ def test_the_switch_of_fused_paths_is_put_back(enabled: bool) -> None:
         assert torch.backends.mha.get_fastpath_enabled() is enabled
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Forgets(nn.Module):
+    """Drops an activation and looks whether its memory is gone."""
+
+    gone: ClassVar[list[bool]] = []  # on the class: what a module holds is put back
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        memory = StorageWeakRef(y.untyped_storage())
+        z = y.view(-1).relu().view_as(y)
+        del y
+        self.gone.append(memory.expired())
+        return x + z
+
+
+@pytest.mark.parametrize("addresses", [True, False])
+def test_recording_keeps_no_activation_alive(addresses: bool) -> None:
+    _Forgets.gone.clear()
+    record(_Forgets(), torch.randn(2, WIDTH), addresses=addresses)
+    assert _Forgets.gone == [True]
+
+
+class _Swaps(nn.Module):
+    """Replaces a weight's data in forward, and goes on after an operation that fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = self.weight.data * 2
+        try:
+            x = torch.cat([x, self.weight])
+        except RuntimeError:
+            x = x * self.weight
+        return x
+
+
+def test_new_data_of_a_parameter_and_a_failed_operation_are_seen() -> None:
+    graph = record(_Swaps(), torch.randn(2, WIDTH), addresses=False).graph
+    assert [(n.op, n.inputs, n.ordinal) for n in graph.nodes] == [
+        ("input", [], 0),
+        ("param", [], 0),
+        ("mul", [1], 0),
+        ("mul", [0, 2], 1),
+    ]

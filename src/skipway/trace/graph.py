@@ -103,26 +103,38 @@ class Graph:
     parameter_sizes: list[int] = field(default_factory=list)
     casts_carry_data: bool = False
 
-    def leaf(self, op: str, tensor: torch.Tensor, *, data: bool = False, taint: int = 0, params: int = 0) -> Node:
+    def leaf(
+        self,
+        op: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        *,
+        data: bool = False,
+        taint: int = 0,
+        params: int = 0,
+    ) -> Node:
         """Add a parameter, constant or input."""
-        dtype = tensor.dtype
-        node = Node(len(self.nodes), op, [], {}, tensor.shape, dtype, _is_floating(dtype), 0, data, taint, params)
+        node = Node(len(self.nodes), op, [], {}, shape, dtype, _is_floating(dtype), 0, data, taint, params)
         self.nodes.append(node)
         return node
 
-    def add(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
+    def add(
+        self, op: str, inputs: list[int], attrs: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype, call: int
+    ) -> Node:
         """Add an operation, splitting a fused addition into its parts; returns the node that holds the result."""
         nodes = self.nodes
         if op in RANDOM or op in SOURCELESS:
-            node = self.new(op, [], attrs, like, call)
+            node = self.new(op, [], attrs, shape, dtype, call)
             node.taint = RAND if op in RANDOM else CONST
             return node
         if op in ADDS_MATMUL and len(inputs) == 3 and nodes[inputs[0]].data:
-            product = self.new("mm" if op in ("addmm", "addmv") else "bmm", inputs[1:], dict(attrs), like, call)
-            return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
+            product = self.new(
+                "mm" if op in ("addmm", "addmv") else "bmm", inputs[1:], dict(attrs), shape, dtype, call
+            )  # fmt: skip
+            return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, shape, dtype, call)
         if op in ADDS_PRODUCT and len(inputs) == 3:
-            product = self.new("mul" if op == "addcmul" else "div", inputs[1:], dict(attrs), like, call)
-            return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, like, call)
+            product = self.new("mul" if op == "addcmul" else "div", inputs[1:], dict(attrs), shape, dtype, call)
+            return self.new("add", [inputs[0], product.id], {"fused": op, **attrs}, shape, dtype, call)
         if op == "lerp" and len(inputs) >= 2:
             weight = inputs[2:3]
             scalar = attrs.get("scalar")
@@ -130,19 +142,19 @@ class Graph:
             parts = [
                 self.new(
                     "mul", [inputs[i], *weight],
-                    {"lerp": "1-g" if i == 0 else "g", "scalar": sides[i], "synthetic": True}, like, call,
+                    {"lerp": "1-g" if i == 0 else "g", "scalar": sides[i], "synthetic": True}, shape, dtype, call,
                 )
                 for i in (0, 1)
             ]  # fmt: skip
-            return self.new("add", [parts[0].id, parts[1].id], {"fused": "lerp", **attrs}, like, call)
-        if op in ("sum", "mean") and len(inputs) == 1 and self._sums_a_stack(nodes[inputs[0]], like, attrs):
+            return self.new("add", [parts[0].id, parts[1].id], {"fused": "lerp", **attrs}, shape, dtype, call)
+        if op in ("sum", "mean") and len(inputs) == 1 and self._sums_a_stack(nodes[inputs[0]], len(shape), attrs):
             stack = nodes[inputs[0]]
-            return self.new("add", list(stack.inputs), {"fused": f"stack-{op}"}, like, call)
-        return self.new(op, inputs, attrs, like, call)
+            return self.new("add", list(stack.inputs), {"fused": f"stack-{op}"}, shape, dtype, call)
+        return self.new(op, inputs, attrs, shape, dtype, call)
 
     @staticmethod
-    def _sums_a_stack(stack: Node, like: torch.Tensor | Node, attrs: dict[str, Any]) -> bool:
-        if stack.op not in ("stack", "cat") or len(stack.inputs) < 2 or len(stack.shape) != len(like.shape) + 1:
+    def _sums_a_stack(stack: Node, dims_left: int, attrs: dict[str, Any]) -> bool:
+        if stack.op not in ("stack", "cat") or len(stack.inputs) < 2 or len(stack.shape) != dims_left + 1:
             return False
         at = stack.attrs.get("dim", 0)
         if stack.op == "cat" and stack.shape[at] != len(stack.inputs):
@@ -153,28 +165,30 @@ class Graph:
         dim = dims[0] if isinstance(dims, (list, tuple)) else dims
         return bool(dim % len(stack.shape) == at % len(stack.shape))
 
-    def new(self, op: str, inputs: list[int], attrs: dict[str, Any], like: torch.Tensor | Node, call: int) -> Node:
+    def new(
+        self, op: str, inputs: list[int], attrs: dict[str, Any], shape: tuple[int, ...], dtype: torch.dtype, call: int
+    ) -> Node:
         """Add an operation as it stands."""
-        floating = like.floating if isinstance(like, Node) else _is_floating(like.dtype)
-        node = Node(len(self.nodes), op, inputs, attrs, like.shape, like.dtype, floating, call)
-        self.nodes.append(node)
-        self.carry(node)
+        nodes, floating = self.nodes, _is_floating(dtype)
+        data, taint, params = self._carried(op, inputs, floating=floating)
+        node = Node(len(nodes), op, inputs, attrs, shape, dtype, floating, call, data, taint, params)
+        nodes.append(node)
         return node
 
-    def carry(self, node: Node) -> None:
-        """Work out whether a node is data, from its inputs."""
-        taint = params = 0
+    def _carried(self, op: str, inputs: list[int], *, floating: bool) -> tuple[bool, int, int]:
+        """Whether a value is data, and its taint and parameters if it is not, from what it was made of."""
+        data, taint, params = False, 0, 0
         nodes = self.nodes
-        for i in node.inputs:
+        for i in inputs:
             source = nodes[i]
             if source.data:
                 # int → float casts make masks, not data, unless nothing else would be data (one-hot inputs).
-                if source.floating or not node.floating or node.op in LOOKUP or self.casts_carry_data:
-                    node.data = True
+                if source.floating or not floating or op in LOOKUP or self.casts_carry_data:
+                    data = True
             else:
                 taint |= source.taint
                 params |= source.params
-        node.taint, node.params = taint, params
+        return data, taint, params
 
     def reseed(self) -> None:
         """If no output depends on the input as traced, let integer casts carry data and work it out again."""
@@ -183,7 +197,8 @@ class Graph:
         self.casts_carry_data = True
         for node in self.nodes:
             if node.inputs:
-                self.carry(node)
+                data, node.taint, node.params = self._carried(node.op, node.inputs, floating=node.floating)
+                node.data = node.data or data
 
     def chain(self, call: int) -> list[int]:
         """A module call and those around it, innermost first."""

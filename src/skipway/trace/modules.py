@@ -1,12 +1,13 @@
-"""Which module call is running: a tree of calls, numbered, kept by hooks that serve one run."""
+"""Which module call is running: a tree of calls, numbered, kept for one run."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch import nn
 from torch.nn.modules import module as module_hooks
 from typing_extensions import Self
 
@@ -16,16 +17,17 @@ from skipway.trace.graph import ModuleCall
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from torch import nn
-
 __all__ = ["ModuleStack", "eager"]
+
+_PLACE: Final = "_compiled_call_impl"
 
 
 class ModuleStack:
     """Context manager: while it is open, `top` is the module call that runs.
 
-    Global hooks are used, so nothing is put on the model; a call by a module that the model does not own (made during
-    forward) is named after its owner and class.
+    Every call is seen where PyTorch looks for a compiled one, on the class of all modules, as with hooks PyTorch takes
+    a slow way through each call; where that place is taken it is seen by global hooks. Nothing is put on the model. A
+    call by a module that the model does not own (made during forward) is named after its owner and class.
     """
 
     def __init__(
@@ -34,15 +36,36 @@ class ModuleStack:
         calls: list[ModuleCall] | None = None,
         modules: list[tuple[str, nn.Module]] | None = None,
     ) -> None:
-        self.calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
+        self._calls = calls if calls is not None else [ModuleCall(0, "", 0, -1, 0, "")]
         modules = named_modules(model) if modules is None else modules
         self._names = {id(module): name for name, module in modules}
-        self._numbers: dict[str, int] = {}
+        self._compiled = any(vars(module).get(_PLACE) is not None for _, module in modules)
+        self._log: list[tuple[int, type[nn.Module], int, tuple[int, ...]]] = []
+        self._shapes: dict[int, tuple[int, ...]] = {}
         self._open = [0]
         self._handles = ExitStack()
+        self._first, self._settled = len(self._calls), 0
+        self._numbers: dict[str, int] = {}
         self.top = 0
 
     def __enter__(self) -> Self:
+        if not self._compiled and vars(nn.Module).get(_PLACE, self) is None:
+
+            def run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+                outer = self.top
+                inner = self._begin(module, args)
+                output = None
+                try:
+                    output = module._call_impl(*args, **kwargs)  # noqa: SLF001  # what is called without this
+                    return output
+                finally:
+                    if inner in self._shapes:
+                        self._shapes[inner] = _first_shape(output)
+                    self.top = outer
+
+            setattr(nn.Module, _PLACE, run)
+            self._handles.callback(setattr, nn.Module, _PLACE, None)
+            return self
         for handle in (
             module_hooks.register_module_forward_pre_hook(self._enter),
             module_hooks.register_module_forward_hook(self._leave, always_call=True),
@@ -54,30 +77,56 @@ class ModuleStack:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._handles.close()
+        calls = self.calls
+        for call, shape in self._shapes.items():
+            calls[call].output_shape = shape
+
+    @property
+    def calls(self) -> list[ModuleCall]:
+        """The calls so far; shapes of outputs are filled in at the end."""
+        if self._settled < len(self._log):
+            self._settle()
+        return self._calls
 
     @property
     def innermost_path(self) -> str:
         """Module path of the running call."""
         return self.calls[self.top].path
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        parent = self.calls[self.top]
-        path = self._names.get(id(module))
-        if path is None:
-            path = f"{parent.path}?{type(module).__name__}"
-        self._numbers[path] = number = self._numbers.get(path, -1) + 1
+    def _begin(self, module: nn.Module, args: Any) -> int:
+        """Note a call; its name, number and depth wait till the run is over, as while it lasts all code is slow."""
+        log = self._log
+        call = self._first + len(log)
         # Shapes tell equal blocks apart; a layer without parts is no block.
-        shape = _first_shape(args) if module._modules else ()  # noqa: SLF001  # `children()` makes a generator each time
-        call = ModuleCall(len(self.calls), path, number, parent.id, len(self._open), type(module).__name__, shape)
-        self.calls.append(call)
-        self._open.append(call.id)
-        self.top = call.id
+        shape: tuple[int, ...] = ()
+        if module._modules:  # noqa: SLF001  # `children()` makes a generator each time
+            shape = _first_shape(args)
+            if shape:
+                self._shapes[call] = ()
+        log.append((id(module), type(module), self.top, shape))
+        self.top = call
+        return call
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._open.append(self._begin(module, args))
 
     def _leave(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        call = self.calls[self._open.pop()]
-        if call.input_shape:
-            call.output_shape = _first_shape(output)
+        call = self._open.pop()
+        if call in self._shapes:
+            self._shapes[call] = _first_shape(output)
         self.top = self._open[-1]
+
+    def _settle(self) -> None:
+        """List the calls noted so far."""
+        calls, numbers = self._calls, self._numbers
+        for module, kind, outer, shape in self._log[self._settled :]:
+            parent = calls[outer]
+            path = self._names.get(module)
+            if path is None:
+                path = f"{parent.path}?{kind.__name__}"
+            numbers[path] = number = numbers.get(path, -1) + 1
+            calls.append(ModuleCall(len(calls), path, number, outer, parent.depth + 1, kind.__name__, shape))
+        self._settled = len(self._log)
 
 
 def _first_shape(value: Any) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from skipway.trace import ops
 from skipway.trace.graph import SPLIT_ON_ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["Operation", "attributes", "flat_tensors", "operation"]
 
@@ -34,6 +34,10 @@ class Operation:
         writes, writes_keywords: the arguments that it writes to, by position and by name.
         read: position and name of the arguments that classification reads.
         run: the overload, or a quicker way to call it.
+        reads: before which position the tensors stand that matter: a norm's statistics are no part of the signal.
+        tail: the position from which on no argument is a tensor or a list of tensors.
+        read_late, counted_late: whether what lies there is all that `attributes` needs, and with the tensors' shapes
+            all that the formula of `flops` needs: both can then be worked out when the run is over.
     """
 
     op: str
@@ -49,6 +53,10 @@ class Operation:
     read: tuple[tuple[int, str], ...]
     plain: bool
     run: Callable[..., Any]
+    reads: int
+    tail: int
+    read_late: bool
+    counted_late: bool
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """What `flat_tensors` finds, in a third of the time: only where the schema has tensors is looked."""
@@ -68,6 +76,13 @@ class Operation:
                 shapes[i] = args[i].shape
         return int(formula(*shapes, out_shape=out.shape, **kwargs))  # the wrapper would walk every argument as a tree
 
+    def count_late(self, inputs: Iterable[Any], rest: Any, out: Any) -> int:
+        """The same from what tensors are known by (see `skipway.trace.tape`) and the arguments from `tail` on."""
+        formula: Any = self.flops
+        return int(
+            formula.__wrapped__(*[None if seen is None else seen[2] for seen in inputs], *rest, out_shape=out[2])
+        )
+
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The arguments that the operation writes to."""
         if self.writes == (0,) and args and isinstance(args[0], torch.Tensor):
@@ -80,35 +95,57 @@ class Operation:
 # Calls of an overload translate each argument by its schema; for those of many arguments the generated binding takes
 # half the time (a convolution 2.4 against 5.1 µs, a batch norm 2.4 against 3.3 µs).
 _DIRECT: Final[dict[Any, Callable[..., Any]]] = {
+    torch.ops.aten.add.Tensor: torch.add,
+    torch.ops.aten.add_.Tensor: torch.Tensor.add_,
+    torch.ops.aten.cat.default: torch.cat,
+    torch.ops.aten.mul.Tensor: torch.mul,
+    torch.ops.aten.permute.default: torch.permute,
+    torch.ops.aten.relu.default: torch.relu,
+    torch.ops.aten.relu_.default: torch.relu_,
+    torch.ops.aten.sigmoid.default: torch.sigmoid,
     torch.ops.aten.convolution.default: torch.convolution,
     torch.ops.aten.native_batch_norm.default: torch.native_batch_norm,
     torch.ops.aten.native_layer_norm.default: torch.native_layer_norm,
 }
-_known: dict[Any, Operation] = {}
+known_operations: Final[dict[Any, Operation]] = {}
 
 
 def operation(func: Any) -> Operation:
     """What is known of an ATen overload (kept: the schema never changes)."""
-    known = _known.get(func)
+    known = known_operations.get(func)
     if known is None:
         schema = func._schema
         written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
         op = schema.name.split("::")[1].strip("_")
         kinds = [str(a.type) for a in schema.arguments]
-        known = _known[func] = Operation(
+        tensors = tuple(i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]"))
+        lists = tuple(i for i, kind in enumerate(kinds) if "Tensor" in kind and i not in tensors)
+        tail = max((*tensors, *lists), default=-1) + 1
+        read = tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.name in _READ)
+        flops = flop_registry.get(func._overloadpacket)
+        known = known_operations[func] = Operation(
             op=op,
-            tensors=tuple(i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")),
-            lists=any("Tensor" in kind for kind in kinds if kind not in ("Tensor", "Optional[Tensor]")),
+            tensors=tensors,
+            lists=bool(lists),
             writes=tuple(i for i, w in enumerate(written) if w),
             writes_keywords=tuple(a.name for a, w in zip(schema.arguments, written, strict=True) if w),
             names=tuple(a.name for a in schema.arguments),
-            flops=flop_registry.get(func._overloadpacket),
+            flops=flops,
             makes_space=op in ("empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"),
             is_view=op in ops.VIEW,
             normalises=op in ops.NORM,
-            read=tuple((i, a.name) for i, a in enumerate(schema.arguments) if a.name in _READ),
+            read=read,
             plain=op not in SPLIT_ON_ENTRY,
-            run=_DIRECT.get(func, func),
+            run=_DIRECT.get(func, func._op),  # noqa: SLF001  # what calling it does, a frame earlier
+            reads=(tensors[2] + 1 if op in ops.NORM and len(tensors) > 2 else tail),
+            tail=tail,
+            read_late=all(i >= tail for i, _ in read) and op != "lerp" and op not in ops.MULTIPLY and op not in ops.ADD,
+            counted_late=(
+                hasattr(flops, "__wrapped__")
+                and not lists
+                and tensors == tuple(range(tail))
+                and [str(r.type) for r in schema.returns] == ["Tensor"]
+            ),
         )
     return known
 
