@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from skipway.errors import ModelRunError, SkipwayError
 from skipway.models.net import Net
 from skipway.train.checkpoint import Position
 from skipway.train.evaluate import Score, cross_entropy, score
@@ -17,7 +19,7 @@ from skipway.train.optimizer import set_rate
 from skipway.train.schedule import multiplier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lightning_fabric import Fabric
     from torch import Tensor, nn
@@ -99,7 +101,6 @@ def train(run: Training) -> bool:
     unread: list[Tensor] = []
     losses = list(run.position.pending)
     before, began = run.position.seconds, time.perf_counter()
-    grad_norm: Tensor | None = None
     run.model.train()
 
     for step in range(run.position.step, recipe.steps):
@@ -109,20 +110,14 @@ def train(run: Training) -> bool:
         share = multiplier(recipe.schedule, step, recipe.steps)
         set_rate(run.optimizer, share)
 
-        loss = cross_entropy(run.model(x), y, recipe.label_smoothing)
+        with _of_the_model(f"step {step + 1}", x):
+            loss = cross_entropy(run.model(x), y, recipe.label_smoothing)
         unread.append(loss.detach())
         if len(unread) == bundle:
             losses += _read(fabric, unread, step, (x, y))
 
-        run.optimizer.zero_grad(set_to_none=True)
-        fabric.backward(loss)
-        if recipe.clip_norm is not None:
-            grad_norm = fabric.clip_gradients(
-                run.model, run.optimizer, max_norm=recipe.clip_norm, error_if_nonfinite=False
-            )
-        run.optimizer.step()
-        if isinstance(run.net, Net):
-            run.net.design.after_step_(run.net.stack.built_units())
+        with _of_the_model(f"the backward pass of step {step + 1}", x):
+            grad_norm = _updated(run, loss)
 
         done, last = step + 1, step + 1 == recipe.steps
         if done % spec.log_every == 0 or last:
@@ -142,7 +137,8 @@ def train(run: Training) -> bool:
             raise DivergedError(step, float(loss.detach()), (x, y))
         if to_test:
             paused = time.perf_counter()
-            tested = run.test()
+            with _of_the_model(f"the test behind step {done}", x):
+                tested = run.test()
             began += time.perf_counter() - paused
             _write(run, {"step": done, "test_loss": tested.loss, "test_error": tested.error})
         if to_save:
@@ -156,6 +152,38 @@ def train(run: Training) -> bool:
         if stop and not last:
             return False
     return True
+
+
+def _updated(run: Training, loss: Tensor) -> Tensor | None:
+    """Backward, clip, step; the gradient's norm before it was clipped, None where it is not."""
+    fabric, clip_norm = run.fabric, run.spec.recipe.clip_norm
+    run.optimizer.zero_grad(set_to_none=True)
+    fabric.backward(loss)
+    grad_norm: Tensor | None = None
+    if clip_norm is not None:
+        grad_norm = fabric.clip_gradients(run.model, run.optimizer, max_norm=clip_norm, error_if_nonfinite=False)
+    run.optimizer.step()
+    if isinstance(run.net, Net):
+        run.net.design.after_step_(run.net.stack.built_units())
+    return grad_norm
+
+
+@contextmanager
+def _of_the_model(where: str, x: Tensor) -> Iterator[None]:
+    """What is raised inside is the model's own error: it ran before the training, on other samples and in eval mode.
+
+    Raises:
+        ModelRunError: something was raised.
+    """
+    try:
+        yield
+    except SkipwayError:
+        raise
+    except Exception as error:
+        raise ModelRunError(
+            f"the model failed in {where}, trained on {tuple(x.shape)}: {type(error).__name__}: {error}",
+            "a model that trains on such batches",
+        ) from error
 
 
 def _read(fabric: Fabric, unread: list[Tensor], step: int, batch: tuple[Tensor, Tensor]) -> list[float]:
