@@ -44,7 +44,8 @@ def build_optimizer(model: nn.Module, spec: OptimizerSpec, *, fused: bool = True
     if not made:
         raise SkipwayError("no parameter of the model needs a gradient", "something to train")
     devices = {p.device.type for p in model.parameters()}
-    fused = fused and devices <= {"cpu", "cuda"}
+    real = all(p.is_floating_point() for members in groups.values() for p in members)
+    fused = fused and real and devices <= {"cpu", "cuda"}
     optimizer: torch.optim.Optimizer
     if spec.name == "adamw":
         optimizer = torch.optim.AdamW(made, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=fused)
