@@ -250,6 +250,8 @@ def test_devices_and_strategies_that_are_not_there(changes: dict[str, Any], tmp_
          "cannot be multiplied (2x64 and 1024x10)\nexpected: a model that reads such samples\n"
          "try: --image-size for nets that are made for another size")),
         ("nothing_to_train", "no parameter of the model needs a gradient\nexpected: something to train"),
+        ("state_of_words", ("_extra_state in the model's state dict is of type dict\n"
+         "expected: tensors, since nothing is pickled\ntry: a buffer, or get_extra_state that gives a tensor")),
     ],
 )  # fmt: skip
 def test_a_net_that_does_not_fit(name: str, said: str, tmp_path: Path) -> None:
@@ -257,6 +259,27 @@ def test_a_net_that_does_not_fit(name: str, said: str, tmp_path: Path) -> None:
         run_spec(tiny(f"{ZOO}:{name}"), tmp_path / "run")
     assert str(raised.value) == said
     assert isinstance(raised.value, ModelRunError) == (name in ("text_of_logits", "wants_32_pixels"))
+    assert not (tmp_path / "run" / "spec.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "said"),
+    [
+        ("needs_two_samples", 1, ("the model failed in step 1, trained on (1, 1, 8, 8): ValueError: Expected more than "
+         "1 value per channel when training, got input size torch.Size([1, 10])")),
+        ("cuts_the_gradient", 8, ("the model failed in the backward pass of step 1, trained on (8, 1, 8, 8): "
+         "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn")),
+    ],
+)  # fmt: skip
+def test_a_net_that_fails_in_training_only(name: str, batch_size: int, said: str, tmp_path: Path) -> None:
+    with says(f"{said}\nexpected: a model that trains on such batches", ModelRunError):
+        run_spec(tiny(f"{ZOO}:{name}", batch_size=batch_size), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["lazy", "complex_gain"])
+def test_parameters_of_other_kinds(name: str, tmp_path: Path) -> None:
+    run = stopped(tmp_path / "run", tiny(f"{ZOO}:{name}", channels_last=True))
+    assert resume(run.path).status == "finished"
 
 
 def test_more_outputs_than_classes_are_no_error(tmp_path: Path) -> None:
@@ -282,6 +305,12 @@ def test_tokens_and_images(model: str, data: DataSpec, said: str, tmp_path: Path
 def test_a_batch_larger_than_the_set(tmp_path: Path) -> None:
     with says("batch_size=64, but digits has 50 training samples\nexpected: at most 50"):
         run_spec(tiny(data=DataSpec(train_size=50), batch_size=64), tmp_path / "run")
+    assert not (tmp_path / "run" / "spec.json").exists()
+
+
+def test_a_single_sample(tmp_path: Path) -> None:
+    spec = tiny(data=DataSpec(train_size=1, test_size=1), batch_size=1, steps=1, inspect=True)
+    assert run_spec(spec, tmp_path / "run").status == "finished"
 
 
 def test_something_that_is_no_model(tmp_path: Path) -> None:

@@ -30,6 +30,45 @@ def nothing_to_train() -> nn.Module:
     return plain().requires_grad_(False)
 
 
+def state_of_words() -> nn.Module:
+    class Words(nn.Sequential):
+        def get_extra_state(self) -> dict[str, str]:
+            return {"trained": "no"}
+
+        def set_extra_state(self, state: dict[str, str]) -> None:
+            pass
+
+    return Words(*plain())
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10))
+
+
+def needs_two_samples() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+def cuts_the_gradient() -> nn.Module:
+    class Cut(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).detach()
+
+    return Cut(*plain())
+
+
+def complex_gain() -> nn.Module:
+    class Gain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.gain = plain(), nn.Parameter(torch.ones(10, dtype=torch.complex64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.inner(x) * self.gain).abs()
+
+    return Gain()
+
+
 def text_of_logits() -> nn.Module:
     class Words(nn.Module):
         def forward(self, x: Tensor) -> str:

@@ -10,7 +10,7 @@ import torch
 from skipway.data import open_data
 from skipway.errors import ModelRunError, SkipwayError
 from skipway.models.load_for import load_for
-from skipway.train.evaluate import check_output
+from skipway.train.check import check_trainable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,14 +33,13 @@ def check_plan(plan: ComparisonPlan, models: Sequence[str]) -> None:
     """
     spec = plan.settings
     data = open_data(spec.data)
-    next(data.train(batch_size=spec.recipe.batch_size, seed=0))
-    x, y = data.sample(min(2, data.info.train_size))
+    next(data.train(batch_size=spec.recipe.batch_size, seed=0))  # its files can be read
     for model in models:
         with _named(model), torch.random.fork_rng():
             net = load_for(
                 model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
             )
-            check_output(net, x, y, data.info)
+            check_trainable(net, data, spec.recipe.batch_size)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from skipway.data import open_data
 from skipway.models.load_for import load_for
 from skipway.study.machine import cores
+from skipway.train.check import check_trainable
 from skipway.train.evaluate import cross_entropy
 from skipway.train.hardware import environment, resolve_layout
 from skipway.train.optimizer import build_optimizer
@@ -56,8 +57,9 @@ def _measured(spec: RunSpec) -> dict[str, Any]:
     data = open_data(spec.data, device=fabric.device)
     torch.manual_seed(spec.seed)
     net = load_for(spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory)
-    channels_last = resolve_layout(spec.channels_last, net)
     net.to(fabric.device)
+    check_trainable(net, data, spec.recipe.batch_size)
+    channels_last = resolve_layout(spec.channels_last, net)
     if channels_last:
         net.to(memory_format=torch.channels_last)
     model = fabric.setup_module(net)

@@ -12,9 +12,9 @@ import torch
 from skipway.data import open_data
 from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.load_for import load_for
+from skipway.train.check import check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
-from skipway.train.evaluate import check_output
 from skipway.train.folder import RunFolder, read_json
 from skipway.train.hardware import environment, resolve_layout
 from skipway.train.listen import Listener
@@ -232,12 +232,11 @@ class _Session:
         net = self._module or load_for(
             spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
         )
-        channels_last = resolve_layout(spec.channels_last, net)
         net.to(fabric.device)
+        check_trainable(net, data, spec.recipe.batch_size, rank=fabric.global_rank, world_size=fabric.world_size)
+        channels_last = resolve_layout(spec.channels_last, net)
         if channels_last:
             net.to(memory_format=torch.channels_last)
-        x, y = data.sample(2)
-        check_output(net, x, y, data.info)
         facts = environment(spec, fabric=fabric, channels_last=channels_last)
         facts["data"] = asdict(data.info)
         if known:
