@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.jupyter import JupyterMixin
+
 from skipway.diagnostics.finding import Finding, Severity, at_least
 from skipway.diagnostics.layer import Layer
 from skipway.errors import SkipwayError
@@ -28,7 +30,7 @@ _REST: Final = ("layers", "notes", "slopes", "totals", "runs", "environment", "s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection:
+class Inspection(JupyterMixin):
     """What `skipway.inspect` found.
 
     Args:

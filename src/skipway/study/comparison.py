@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from rich.jupyter import JupyterMixin
+
 from skipway.study.effects import Effect, paired_effect
 from skipway.study.folder import ComparisonFolder
 from skipway.study.summary import Summary, as_number
@@ -26,7 +28,7 @@ SCHEMA_VERSION: Final = "1.0"
 _SCHEMA: Final = f"skipway.comparison/{SCHEMA_VERSION}"
 
 
-class Comparison:
+class Comparison(JupyterMixin):
     """What is known of designs that were trained under one budget.
 
     Args:
