@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_type_hints
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from skipway.errors import SkipwayError, UnknownNameError
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["DataSpec", "OptimizerSpec", "RecipeSpec", "RunSpec", "ScheduleSpec"]
 
 SPEC_VERSION: Final = "1.0"
+MOST_SEED: Final = 2**32 - 1  # of NumPy's generator
+MOST_THREADS: Final = 1024  # the OpenMP library ends the process when the system refuses it a thread
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
@@ -25,9 +29,24 @@ def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
         raise UnknownNameError(what, str(value), known)
 
 
-def _at_least(what: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SkipwayError(f"{what}={value!r}", f"an integer from {least}")
+def _at_least(what: str, value: int, least: int, most: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        raise SkipwayError(f"{what}={value!r}", f"an integer from {least}" + ("" if most is None else f" to {most}"))
+
+
+def _fits(value: object, wanted: Any) -> bool:
+    """Whether a value read from a file is of the type that a field is declared with."""
+    inside = get_args(wanted)
+    if get_origin(wanted) in (Union, UnionType):
+        return any(_fits(value, one) for one in inside)
+    if get_origin(wanted) is Literal:
+        return isinstance(value, str)  # which one is the record's own check
+    if get_origin(wanted) is tuple:
+        fits_length = inside[-1] is Ellipsis or (isinstance(value, tuple) and len(value) == len(inside))
+        return isinstance(value, tuple) and fits_length and all(_fits(v, inside[0]) for v in value)
+    if isinstance(value, bool) or wanted is bool:
+        return isinstance(value, bool) and wanted is bool
+    return isinstance(value, int | float if wanted is float else wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +65,7 @@ class Record:
 
         Raises:
             UnknownNameError: a key that the record does not have.
-            SkipwayError: a value that the record refuses, a key that is missing.
+            SkipwayError: a value of another type or that the record refuses, a key that is missing.
         """
         if not isinstance(values, dict):
             raise SkipwayError(f"a {cls._what} that is {values!r}", "keys and values")
@@ -64,6 +83,9 @@ class Record:
                 read[key] = wanted.from_dict(value)
             else:
                 read[key] = tuple(value) if isinstance(value, list) else value
+                if not _fits(read[key], wanted):
+                    name = getattr(wanted, "__name__", "") if isinstance(wanted, type) else str(wanted)
+                    raise SkipwayError(f"{key}={value!r} in the {cls._what}", f"a value of type {name}")
         return cls(**read)
 
 
@@ -97,9 +119,9 @@ class OptimizerSpec(Record):
     def __post_init__(self) -> None:
         _one_of("optimizer", self.name, ("sgd", "adamw"))
         _one_of("decay", self.decay, ("all", "matrices"))
-        if self.lr < 0 or self.weight_decay < 0 or self.eps < 0:
+        if not all(0 <= value < math.inf for value in (self.lr, self.weight_decay, self.eps)):
             raise SkipwayError(
-                f"lr={self.lr}, weight_decay={self.weight_decay}, eps={self.eps}", "none of them negative"
+                f"lr={self.lr}, weight_decay={self.weight_decay}, eps={self.eps}", "finite, and none of them negative"
             )
         if self.nesterov and self.momentum <= 0:
             raise SkipwayError(f"nesterov with momentum={self.momentum}", "a momentum above 0")
@@ -261,14 +283,14 @@ class RunSpec(Record):
     def __post_init__(self) -> None:
         if self.version != SPEC_VERSION:
             raise SkipwayError(f"a run spec of version {self.version!r}", f"version {SPEC_VERSION!r}")
-        _at_least("seed", self.seed, 0)
+        _at_least("seed", self.seed, 0, MOST_SEED)
         _at_least("devices", self.devices, 1)
         _at_least("log_every", self.log_every, 1)
         _at_least("checkpoint_every", self.checkpoint_every, 0)
         _at_least("test_every", self.test_every, 0)
         _one_of("memory", self.memory, ("keep", "recompute"))
         if self.threads is not None:
-            _at_least("threads", self.threads, 1)
+            _at_least("threads", self.threads, 1, MOST_THREADS)
 
     def digest(self) -> str:
         """Sixteen hexadecimal digits that stand for the whole spec."""

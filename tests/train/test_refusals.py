@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,10 +84,23 @@ def test_no_run_there(tmp_path: Path) -> None:
         ({"sede": 3}, "unknown key of a run spec 'sede'\nexpected: did you mean 'seed'?"),
         ({"recipe": 5}, "a recipe that is 5\nexpected: keys and values"),
         ({"memory": "none"}, "unknown memory 'none'\nexpected: one of: keep, recompute"),
-        ({"threads": 0}, "threads=0\nexpected: an integer from 1"),
+        ({"threads": 0}, "threads=0\nexpected: an integer from 1 to 1024"),
+        ({"threads": 99_999}, "threads=99999\nexpected: an integer from 1 to 1024"),
+        ({"seed": 2**32}, "seed=4294967296\nexpected: an integer from 0 to 4294967295"),
+        ({"seed": "x"}, "seed='x' in the run spec\nexpected: a value of type int"),
+        ({"model": 3}, "model=3 in the run spec\nexpected: a value of type str"),
+        ({"inspect": 1}, "inspect=1 in the run spec\nexpected: a value of type bool"),
+        ({"channels_last": 1}, "channels_last=1 in the run spec\nexpected: a value of type bool | None"),
+        ({"recipe": {"optimizer": {"lr": "nan"}}}, "lr='nan' in the optimizer\nexpected: a value of type float"),
+        ({"recipe": {"optimizer": {"lr": math.nan}}},
+         "lr=nan, weight_decay=0.0001, eps=1e-08\nexpected: finite, and none of them negative"),
+        ({"recipe": {"optimizer": {"betas": [0.9]}}},
+         "betas=[0.9] in the optimizer\nexpected: a value of type tuple[float, float]"),
+        ({"recipe": {"schedule": {"milestones": 3}}},
+         "milestones=3 in the schedule\nexpected: a value of type tuple[float, ...]"),
         ({"model": None}, "a run spec without model\nexpected: all that has no default"),
     ],
-)
+)  # fmt: skip
 def test_a_spec_that_this_version_cannot_read(change: dict[str, Any], said: str, tmp_path: Path) -> None:
     values = {k: v for k, v in (SPEC.to_dict() | change).items() if v is not None}
     (tmp_path / "spec.json").write_text(json.dumps(values))

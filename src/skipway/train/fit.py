@@ -12,6 +12,7 @@ import torch
 from skipway.data import open_data
 from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.load_for import load_for
+from skipway.spec import MOST_SEED
 from skipway.train.check import check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
@@ -164,7 +165,7 @@ class _Session:
         position = Position()
         if snapshot is None:
             # Ranks begin with the same weights and draw different dropout.
-            fabric.seed_everything(spec.seed + fabric.global_rank, verbose=False)
+            fabric.seed_everything((spec.seed + fabric.global_rank) % (MOST_SEED + 1), verbose=False)
         else:
             load_full_state_(fabric, net, optimizer, snapshot.model, snapshot.optimizer)
             fabric.strategy.precision.load_state_dict(snapshot.precision)
