@@ -124,6 +124,69 @@ def test_what_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+WRITTEN = "\nexpected: the file as it was written"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("result.json", {}, "{file}: no status" + WRITTEN),
+        ("result.json", {"status": "won"}, "{file}: status 'won'\nexpected: finished or diverged"),
+        ("result.json", {"test_error": None}, "{file}: test_error None" + WRITTEN),
+        ("result.json", {"test_error": "few"}, "{file}: test_error 'few'" + WRITTEN),
+        ("environment.json", {}, "{file}: no skipway" + WRITTEN),
+        ("environment.json", {"data": {"name": "digits"}}, "{file}: no note" + WRITTEN),
+        ("metrics.jsonl", b"3\n", "{file} holds a line without a step: 3" + WRITTEN),
+        ("metrics.jsonl", b'{"loss": 1}\n', "{file} holds a line without a step: {'loss': 1}" + WRITTEN),
+        ("metrics.jsonl", b"\xff\n", "{file} holds a line that is no JSON: 'utf-8' codec can't decode byte 0xff in "
+         "position 0: invalid start byte" + WRITTEN),
+    ],
+)  # fmt: skip
+def test_a_run_whose_files_were_edited(
+    file: str, content: object, said: str, compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(compared / "plain8" / "seed-0", out)
+    if isinstance(content, dict) and content:
+        content = json.loads((out / file).read_text()) | content
+    (out / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    assert main(["report", str(out)]) == 2
+    assert capsys.readouterr().err == f"error: {said.replace('{file}', str(out / file))}\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("models", [], "a comparison with models []\nexpected: comparison.json as it was written"),
+        ("models", "ab", "a comparison with models 'ab'\nexpected: comparison.json as it was written"),
+        ("seeds", 3, "a comparison with seeds 3\nexpected: comparison.json as it was written"),
+        ("settings", [], "a comparison with settings []\nexpected: keys and values"),
+    ],
+)
+def test_a_comparison_whose_plan_was_edited(
+    key: str, value: object, said: str, compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = json.loads((compared / "comparison.json").read_text())
+    (tmp_path / "comparison.json").write_text(json.dumps(plan | {key: value}))
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: {said}\n"
+
+
+def test_speeds_that_were_edited(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(compared / "comparison.json", tmp_path)
+    (tmp_path / "speed.json").write_text('{"plain8": 3}')
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'speed.json'}: plain8 3{WRITTEN}\n"
+
+
+@pytest.mark.parametrize("command", [["report"], ["train", "plain8", "--out"], ["compare", "plain8", "--out"]])
+def test_a_name_that_is_too_long(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "x" * 300]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: cannot ")
+    assert "File name too long" in said
+
+
 def test_a_comparison_with_other_things(compared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(compared), str(compared / "plain8" / "seed-0")]) == 3
     assert capsys.readouterr().err == (

@@ -28,9 +28,10 @@ def report_command(
     from skipway.study.comparison import load_comparison
     from skipway.study.runs import runs_dict, runs_parts, runs_report
     from skipway.study.view import comparison_parts, comparison_report
+    from skipway.train.folder import there
     from skipway.train.run import load_run
 
-    compared = [folder for folder in folders if (folder / "comparison.json").exists()]
+    compared = [folder for folder in folders if there(folder / "comparison.json")]
     if compared and len(folders) > 1:
         raise UsageProblemError(
             f"{len(folders)} folders, of which {compared[0]} holds a comparison", "one comparison, or runs only"

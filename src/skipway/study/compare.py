@@ -16,6 +16,7 @@ from skipway.study.plan import ComparisonPlan, check_models, safe_name, seeds_fr
 from skipway.study.pool import run_jobs
 from skipway.study.watch import Watch
 from skipway.study.worker import Job, Outcome, check_not_importing
+from skipway.train.folder import there
 from skipway.train.plan import plan_recipe
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def compare_settings(
         raise SkipwayError(f"devices={settings.devices} for a comparison", "1: runs share the machine, not each other")
     settings = replace(settings, model="", seed=0)
     folder = ComparisonFolder(out or _default_folder(names, settings))
-    old = folder.read_plan() if folder.plan_path.exists() else None
+    old = folder.read_plan() if there(folder.plan_path) else None
     at_a_time, threads = workers_and_threads(len(names) * len(numbers), settings, workers)
     if settings.threads is None:
         settings = replace(settings, threads=old.settings.threads if old is not None else threads)

@@ -10,6 +10,7 @@ from rich.jupyter import JupyterMixin
 from skipway.study.effects import Effect, paired_effect
 from skipway.study.folder import ComparisonFolder
 from skipway.study.summary import Summary, as_number
+from skipway.train.folder import there
 from skipway.train.run import Run
 
 if TYPE_CHECKING:
@@ -163,6 +164,6 @@ def load_comparison(path: str | Path) -> Comparison:
     plan = folder.read_plan()
     runs: dict[str, dict[int, Run]] = {model: {} for model in plan.models}
     for model, seed in plan.pairs():
-        if folder.run(model, seed).spec_path.exists():
+        if there(folder.run(model, seed).spec_path):
             runs[model][seed] = Run(folder.run(model, seed).path)
     return Comparison(plan, runs, speed=folder.read_speed(), path=folder.path)

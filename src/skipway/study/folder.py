@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
 from skipway.study.plan import ComparisonPlan, safe_name
-from skipway.train.folder import RunFolder, read_json
+from skipway.train.folder import RunFolder, read_json, there
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -58,7 +58,7 @@ class ComparisonFolder:
         Raises:
             SkipwayError: no comparison lies there, or one of another version.
         """
-        if not self.plan_path.exists():
+        if not there(self.plan_path):
             raise SkipwayError(
                 f"no comparison in {self.path}", "a folder with comparison.json, as skipway compare writes it"
             )
@@ -70,7 +70,7 @@ class ComparisonFolder:
         Raises:
             SkipwayError: the folder holds something else, or runs of another spec.
         """
-        if self.plan_path.exists():
+        if there(self.plan_path):
             differ = self.read_plan().differences(plan)
             if differ:
                 raise SkipwayError(
@@ -85,7 +85,7 @@ class ComparisonFolder:
             )  # fmt: skip
         for model, seed in plan.pairs():
             run = self.run(model, seed)
-            if run.spec_path.exists() and run.read_spec() != plan.spec(model, seed):
+            if there(run.spec_path) and run.read_spec() != plan.spec(model, seed):
                 raise SkipwayError(
                     f"{run.path} holds a run of another spec", f"{model} with seed {seed} and the settings asked for",
                     "another --out, or move that folder away",
@@ -96,8 +96,16 @@ class ComparisonFolder:
         self._files.write_json(self.plan_path, plan.to_dict())
 
     def read_speed(self) -> dict[str, Any]:
-        """What was measured alone, by model; empty before."""
-        return read_json(self.speed_path) if self.speed_path.exists() else {}
+        """What was measured alone, by model; empty before.
+
+        Raises:
+            SkipwayError: the file holds something else.
+        """
+        speed = read_json(self.speed_path) if self.speed_path.exists() else {}
+        for model, facts in speed.items():
+            if not isinstance(facts, dict):
+                raise SkipwayError(f"{self.speed_path}: {model} {facts!r}", "the file as it was written")
+        return speed
 
     def write_speed(self, speed: dict[str, Any]) -> None:
         """Write ``speed.json``."""

@@ -64,7 +64,14 @@ class ComparisonPlan:
         """
         if values.get("schema") != _SCHEMA:
             raise SkipwayError(f"a comparison of schema {values.get('schema')!r}", repr(_SCHEMA))
+        lists = {"models": str, "seeds": int}
         try:
+            for key, kind in lists.items():
+                found = values[key]
+                if not isinstance(found, list) or not found or not all(isinstance(v, kind) for v in found):
+                    raise SkipwayError(f"a comparison with {key} {found!r}", "comparison.json as it was written")
+            if not isinstance(values["settings"], dict):
+                raise SkipwayError(f"a comparison with settings {values['settings']!r}", "keys and values")
             return cls(
                 models=tuple(values["models"]),
                 seeds=tuple(values["seeds"]),

@@ -130,7 +130,9 @@ def effect_dict(effect: Effect) -> dict[str, Any]:
 
 def as_number(value: object) -> float | None:
     """A number as a run folder holds it, where what is not finite is a text; None where there is none."""
-    return float(value) if isinstance(value, int | float | str) else None
+    if isinstance(value, str):
+        return float(value) if value in ("nan", "inf", "-inf") else None
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _spread_dict(found: Spread | None) -> dict[str, Any] | None:

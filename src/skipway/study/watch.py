@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.study.listen import RunState
 from skipway.study.summary import as_number
-from skipway.train.folder import RunFolder, read_json
+from skipway.train.folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ class Watch:
         folder, steps = RunFolder(job.folder), job.spec.recipe.steps
         outcome = outcomes.get(job)
         if folder.finished and job not in running:
-            result = read_json(folder.result_path)
+            result = folder.read_result()
             state = RunState(
                 name=job.name, status=result["status"], step=steps, steps=steps, loss=as_number(result["train_loss"]),
                 test_error=as_number(result["test_error"]),

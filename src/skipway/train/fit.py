@@ -16,7 +16,7 @@ from skipway.spec import MOST_SEED
 from skipway.train.check import check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
-from skipway.train.folder import RunFolder, read_json
+from skipway.train.folder import RunFolder
 from skipway.train.hardware import environment, resolve_layout
 from skipway.train.listen import Listener
 from skipway.train.look import look
@@ -89,7 +89,7 @@ def resume(
     folder = RunFolder(path)
     spec = folder.read_spec()
     if folder.finished:
-        status = read_json(folder.result_path)["status"]
+        status = folder.read_result()["status"]
         raise SkipwayError(f"the run in {path} is over ({status})", "a run that was stopped", f"skipway report {path}")
     if spec.model.startswith("module:") and module is None:
         raise SkipwayError(
@@ -224,7 +224,7 @@ class _Session:
     def _prepared(self, fabric: Fabric) -> tuple[nn.Module, Dataset, dict[str, Any]]:
         """The net on its device, the data, and the facts of ``environment.json``, written or compared."""
         spec, folder = self.spec, self.folder
-        known = read_json(folder.environment_path) if self.resumed and folder.environment_path.exists() else {}
+        known = folder.read_environment() if self.resumed and folder.environment_path.exists() else {}
         threads = known.get("threads", spec.threads)
         if threads is not None:
             torch.set_num_threads(threads)

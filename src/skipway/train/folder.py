@@ -24,11 +24,12 @@ from filelock import FileLock, Timeout
 from skipway.errors import SkipwayError
 from skipway.report.jsonout import dumps
 from skipway.spec import RunSpec
+from skipway.train.kept import check_environment, check_line, check_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["RunFolder", "writing"]
+__all__ = ["RunFolder", "read_json", "there", "writing"]
 
 
 class RunFolder:
@@ -54,7 +55,7 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether the run is over."""
-        return self.result_path.exists()
+        return there(self.result_path)
 
     def check_free(self, spec: RunSpec) -> None:
         """Whether a new run may begin here.
@@ -62,7 +63,7 @@ class RunFolder:
         Raises:
             SkipwayError: it holds another run, the same run, or something else.
         """
-        if self.spec_path.exists():
+        if there(self.spec_path):
             same = self.read_spec() == spec
             what = "this very run" if same else "another run"
             state = "finished" if self.finished else "not finished"
@@ -88,7 +89,7 @@ class RunFolder:
         Raises:
             SkipwayError: no run lies there, or one of another version.
         """
-        if not self.spec_path.exists():
+        if not there(self.spec_path):
             raise SkipwayError(f"no run in {self.path}", "a folder with spec.json, as skipway train writes it")
         values = read_json(self.spec_path)
         try:
@@ -100,17 +101,37 @@ class RunFolder:
         """The lines of the metrics; a last line that was cut off is left out.
 
         Raises:
-            SkipwayError: another line is no JSON.
+            SkipwayError: another line is no JSON, or says no step.
         """
-        if not self.metrics_path.exists():
+        if not there(self.metrics_path):
             return []
-        lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
         try:
-            return [json.loads(line) for line in lines[:-1]]
-        except json.JSONDecodeError as error:
+            lines = self.metrics_path.read_text(encoding="utf-8").split("\n")
+            return [check_line(self.metrics_path, json.loads(line)) for line in lines[:-1]]
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise SkipwayError(
                 f"{self.metrics_path} holds a line that is no JSON: {error}", "the file as it was written"
             ) from None
+
+    def read_result(self) -> dict[str, Any]:
+        """How it ended.
+
+        Raises:
+            SkipwayError: it has not, or the file does not say how.
+        """
+        values = read_json(self.result_path)
+        check_result(self.result_path, values)
+        return values
+
+    def read_environment(self) -> dict[str, Any]:
+        """What it ran on and with.
+
+        Raises:
+            SkipwayError: there is no such file, or it does not say so.
+        """
+        values = read_json(self.environment_path)
+        check_environment(self.environment_path, values)
+        return values
 
     def write_json(self, path: Path, value: object) -> None:
         """Write atomically, whole or not at all."""
@@ -160,6 +181,18 @@ class RunFolder:
             lock.release()
 
 
+def there(path: Path) -> bool:
+    """Whether a file exists.
+
+    Raises:
+        SkipwayError: the system does not tell, as where its name is too long or a folder may not be read.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise SkipwayError(f"cannot look for {path}: {error.strerror or error}", "a folder that you may read") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file.
 
@@ -170,6 +203,8 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SkipwayError(f"{path} is missing", "a whole run folder") from None
+    except OSError as error:
+        raise SkipwayError(f"cannot read {path}: {error.strerror or error}", "a file that you may read") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SkipwayError(f"{path} holds no JSON: {error}", "the file as it was written") from None
     if not isinstance(value, dict):
@@ -189,7 +224,7 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         why = "no space left" if full else error.strerror or str(error)
-        kept = "; what was there before is whole" if path.exists() else ""
+        kept = "; what was there before is whole" if os.path.lexists(path) else ""
         hint = "free some space, then resume" if full else "a folder that you may write, with --out"
         raise SkipwayError(f"cannot write {path}: {why}{kept}", "", hint) from error
 

@@ -47,12 +47,12 @@ class Run:
         ``status``, ``test_error`` in percent, ``test_loss`` and ``train_loss`` (mean of the last 50 steps) in nats,
         ``seconds``, ``steps`` …
         """
-        return read_json(self.folder.result_path) if self.folder.finished else {}
+        return self.folder.read_result() if self.folder.finished else {}
 
     @property
     def environment(self) -> dict[str, Any]:
         """What it ran on and with."""
-        return read_json(self.folder.environment_path)
+        return self.folder.read_environment()
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics, in order."""
