@@ -31,6 +31,17 @@ def test_help_imports_no_torch(arguments: list[str]) -> None:
     assert "skipway" in done.stdout
 
 
+@pytest.mark.parametrize("arguments", [["list", "models"], ["list", "rules"], ["--help"], ["list", "recipes"]])
+def test_a_reader_that_has_gone(arguments: list[str]) -> None:
+    """As for ``skipway … | head -1``; 1 would stand for findings."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "skipway", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_typo_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "inspekt", "tv:resnet18")
     assert (code, out) == (3, "")

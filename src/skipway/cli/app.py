@@ -183,9 +183,11 @@ def run(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         code = app(args=arguments, prog_name="skipway", standalone_mode=False)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; nothing is left to say
-        return 0
+    except SystemExit as end:
+        # The reader of a pipe has gone. Click and rich then end with 1, which stands for findings or divergence here.
+        if isinstance(end.__context__, BrokenPipeError):
+            return 0
+        raise
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001  # the outermost place: every error becomes a text and an exit code
