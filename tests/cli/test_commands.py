@@ -42,6 +42,18 @@ def test_a_reader_that_has_gone(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_training_that_nobody_listens_to_goes_on(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    out = tmp_path / "run"
+    options = ["--steps", "2", "--batch", "8", "--train-size", "40", "--test-size", "20", "--no-inspect"]
+    command = [sys.executable, "-m", "skipway", "train", "plain8", *options, "--out", str(out)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)  # noqa: S603
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (out / "result.json").exists()
+
+
 def test_a_typo_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "inspekt", "tv:resnet18")
     assert (code, out) == (3, "")

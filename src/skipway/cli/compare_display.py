@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from skipway.cli.lasting_console import LastingConsole
 from skipway.study.listen import StudyListener
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CompareDisplay(StudyListener):
     """Shows a comparison on the terminal; where there is none, a line now and then."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = LastingConsole(highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(),
             TextColumn("{task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from skipway.cli.lasting_console import LastingConsole
 from skipway.report.numbers import count_text
 from skipway.train.listen import Listener
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from rich.console import Console
     from rich.progress import TaskID
     from typing_extensions import Self
 
@@ -32,7 +33,7 @@ class TrainingDisplay(Listener):
 
     def __init__(self, folder: Path, console: Console | None = None) -> None:
         self._folder = folder
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or LastingConsole(highlight=False, soft_wrap=True)
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
             TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
