@@ -123,6 +123,8 @@ class OptimizerSpec(Record):
             raise SkipwayError(
                 f"lr={self.lr}, weight_decay={self.weight_decay}, eps={self.eps}", "finite, and none of them negative"
             )
+        if not 0 <= self.momentum < math.inf or not all(0 <= beta < 1 for beta in self.betas):
+            raise SkipwayError(f"momentum={self.momentum}, betas={self.betas}", "momentum from 0, betas in [0, 1)")
         if self.nesterov and self.momentum <= 0:
             raise SkipwayError(f"nesterov with momentum={self.momentum}", "a momentum above 0")
 

@@ -94,6 +94,8 @@ def test_no_run_there(tmp_path: Path) -> None:
         ({"recipe": {"optimizer": {"lr": "nan"}}}, "lr='nan' in the optimizer\nexpected: a value of type float"),
         ({"recipe": {"optimizer": {"lr": math.nan}}},
          "lr=nan, weight_decay=0.0001, eps=1e-08\nexpected: finite, and none of them negative"),
+        ({"recipe": {"optimizer": {"betas": [0.9, 2]}}},
+         "momentum=0.9, betas=(0.9, 2)\nexpected: momentum from 0, betas in [0, 1)"),
         ({"recipe": {"optimizer": {"betas": [0.9]}}},
          "betas=[0.9] in the optimizer\nexpected: a value of type tuple[float, float]"),
         ({"recipe": {"schedule": {"milestones": 3}}},
@@ -330,6 +332,26 @@ def test_a_single_sample(tmp_path: Path) -> None:
 def test_something_that_is_no_model(tmp_path: Path) -> None:
     with says("a model of type int\nexpected: a name, a module or a RunSpec"):
         fit(3, out=tmp_path / "run")  # type: ignore[arg-type]
+    with says("data of type int\nexpected: a name or a DataSpec"):
+        fit("resnet8", 3, out=tmp_path / "run")  # type: ignore[arg-type]
+    with says("a recipe of type int\nexpected: a name or a RecipeSpec"):
+        fit("resnet8", recipe=3, out=tmp_path / "run")  # type: ignore[arg-type]
+
+
+def test_a_module_without_a_length(tmp_path: Path) -> None:
+    compiled: Any = torch.compile(plain(), backend="eager")
+    assert run_spec(tiny("module:Compiled", steps=1), tmp_path / "run", module=compiled).status == "finished"
+
+    class Empty(nn.Linear):
+        def __len__(self) -> int:
+            return 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.flatten(1))
+
+    run = run_spec(tiny("module:Empty", steps=1), tmp_path / "empty", module=Empty(64, 10))
+    with pytest.raises(SkipwayError, match=r"the weights in .* are of another model: Error\(s\) in loading"):
+        run.model(Empty(64, 12))
 
 
 # -- logging

@@ -228,11 +228,14 @@ class _Session:
         threads = known.get("threads", spec.threads)
         if threads is not None:
             torch.set_num_threads(threads)
-        data = self._data or open_data(spec.data, device=fabric.device)
+        data = open_data(spec.data, device=fabric.device) if self._data is None else self._data
         fabric.seed_everything(spec.seed, verbose=False)
-        net = self._module or load_for(
-            spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
-        )
+        # Not by their truth: a module may have a length, which a compiled one cannot tell.
+        net = self._module
+        if net is None:
+            net = load_for(
+                spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
+            )
         net.to(fabric.device)
         check_trainable(net, data, spec.recipe.batch_size, rank=fabric.global_rank, world_size=fabric.world_size)
         channels_last = resolve_layout(spec.channels_last, net)

@@ -42,10 +42,15 @@ def plan_recipe(
 
     Raises:
         UnknownNameError: no such recipe.
+        SkipwayError: something else than a recipe or a data spec.
     """
+    if not isinstance(data, DataSpec):
+        raise SkipwayError(f"data of type {type(data).__name__}", "a name or a DataSpec")
     if recipe is None:
         recipe = default_recipe("text" if data.name in _TOKEN_TASKS else "image")
     chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    if not isinstance(chosen, RecipeSpec):
+        raise SkipwayError(f"a recipe of type {type(chosen).__name__}", "a name or a RecipeSpec")
     optimizer = chosen.optimizer
     if lr is not None:
         optimizer = replace(optimizer, lr=lr)

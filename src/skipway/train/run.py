@@ -72,7 +72,7 @@ class Run:
             module: to load the weights into; needed only where the run was given a module rather than a name.
 
         Raises:
-            SkipwayError: the run has no final weights, or was given a module.
+            SkipwayError: the run has no final weights, was given a module, or its weights do not fit.
         """
         from safetensors.torch import load_file
 
@@ -98,7 +98,12 @@ class Run:
                 input_shape=tuple(facts["input_shape"]),
                 memory=self.spec.memory,
             )
-        module.load_state_dict(load_file(self.folder.weights_path))
+        try:
+            module.load_state_dict(load_file(self.folder.weights_path))
+        except RuntimeError as error:
+            raise SkipwayError(
+                f"the weights in {self.path} are of another model: {error}", "such a module as was trained"
+            ) from error
         return module.eval()
 
     def __repr__(self) -> str:
