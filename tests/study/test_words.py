@@ -186,3 +186,10 @@ def test_the_command_says_what_differs_from_the_defaults() -> None:
         "skipway compare plain56 'resnet20@exclusive_gate(bias=-6)' --data cifar10 --recipe quick --steps 600 "
         "--batch 128 --seeds 2 --base-seed 2 --lr 0.1 --image-size 16 --threads 1 --test-every 60"
     )
+    # Seeds were added that leave a gap; 0 tests along the way are no default of compare.
+    settings = RunSpec(model="", recipe=replace(recipe, steps=10), channels_last=False)
+    shared = "skipway compare mlp40 --data digits --recipe quick --steps 10 --batch 128"
+    assert command_of(ComparisonPlan(models=("mlp40",), seeds=(0, 1, 5), settings=settings)) == (
+        f"{shared} --seeds 2 --test-every 0 --channels-first && "
+        f"{shared} --seeds 1 --base-seed 5 --test-every 0 --channels-first"
+    )

@@ -17,14 +17,30 @@ __all__ = ["command_of"]
 
 
 def command_of(plan: ComparisonPlan) -> str:
-    """``skipway compare …`` with what differs from the defaults."""
+    """``skipway compare …`` with what differs from the defaults; for seeds with gaps several, which add up."""
+    return " && ".join(_command(plan, seeds) for seeds in _without_gaps(plan.seeds))
+
+
+def _without_gaps(seeds: tuple[int, ...]) -> list[list[int]]:
+    parts: list[list[int]] = []
+    for seed in seeds:
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
+        else:
+            parts.append([seed])
+    return parts
+
+
+def _command(plan: ComparisonPlan, seeds: list[int]) -> str:
     settings, recipe = plan.settings, plan.settings.recipe
     words = ["skipway", "compare", *plan.models, "--data", settings.data.name, "--recipe", recipe.name]
-    words += ["--steps", str(recipe.steps), "--batch", str(recipe.batch_size), "--seeds", str(len(plan.seeds))]
-    if plan.seeds[0]:
-        words += ["--base-seed", str(plan.seeds[0])]
+    words += ["--steps", str(recipe.steps), "--batch", str(recipe.batch_size), "--seeds", str(len(seeds))]
+    if seeds[0]:
+        words += ["--base-seed", str(seeds[0])]
     for name, value in (*_recipe_options(settings), *_data_options(settings.data), *_run_options(settings)):
         words += [f"--{name.replace('_', '-')}", str(value)]
+    if settings.channels_last is not None:
+        words.append("--channels-last" if settings.channels_last else "--channels-first")
     return shlex.join([*words, *["--download"] * settings.data.download, *["--no-inspect"] * (not settings.inspect)])
 
 
@@ -48,6 +64,8 @@ def _data_options(data: DataSpec) -> Iterator[tuple[str, object]]:
 
 def _run_options(settings: RunSpec) -> Iterator[tuple[str, object]]:
     default = RunSpec(model="")
-    for name in ("precision", "memory", "accelerator", "threads", "checkpoint_every", "log_every", "test_every"):
+    for name in ("precision", "memory", "accelerator", "threads", "checkpoint_every", "log_every"):
         if getattr(settings, name) != getattr(default, name):
             yield name, getattr(settings, name)
+    # Not typed, it is a tenth of the steps, not the 0 of a single run.
+    yield "test_every", settings.test_every

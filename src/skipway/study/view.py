@@ -107,7 +107,7 @@ def _how(comparison: Comparison) -> list[Text]:
     first = next((r for runs in comparison.runs.values() for r in runs.values()), None)
     if first is not None and first.folder.environment_path.exists():
         lines += environment_lines(first.environment)
-    lines.append(f"{plan.workers} runs at a time")
+    lines.append(f"{plan.workers} run{'s' * (plan.workers != 1)} at a time")
     return [Text(text="\n".join(lines), tone="muted")]
 
 
