@@ -231,6 +231,8 @@ def test_names_that_nobody_knows(tmp_path: Path) -> None:
             run_spec(replace(SPEC, model=model), path)
     with says("unknown data set 'digit'\nexpected: did you mean 'digits'?\ntry: the path of a folder of class folders"):
         fit("resnet8", "digit", out=path)
+    with pytest.raises(SkipwayError, match="unknown data set ''"):
+        fit("resnet8", "", out=path)
     # A refusal takes nobody's folder.
     assert run_spec(SPEC, path).status == "finished"
 
@@ -265,6 +267,7 @@ def test_devices_and_strategies_that_are_not_there(changes: dict[str, Any], tmp_
         ("wants_32_pixels", ("the model failed on (2, 1, 8, 8), samples of digits: RuntimeError: mat1 and mat2 shapes "
          "cannot be multiplied (2x64 and 1024x10)\nexpected: a model that reads such samples\n"
          "try: --image-size for nets that are made for another size")),
+        ("without_values", "0.weight of the model is on the meta device, without values\nexpected: a net with weights"),
         ("nothing_to_train", "no parameter of the model needs a gradient\nexpected: something to train"),
         ("state_of_words", ("_extra_state in the model's state dict is of type dict\n"
          "expected: tensors, since nothing is pickled\ntry: a buffer, or get_extra_state that gives a tensor")),

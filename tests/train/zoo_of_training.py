@@ -41,6 +41,10 @@ def state_of_words() -> nn.Module:
     return Words(*plain())
 
 
+def without_values() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 10, device="meta"))
+
+
 def lazy() -> nn.Module:
     return nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10))
 

@@ -44,11 +44,11 @@ def open_data(spec: DataSpec, *, device: str | torch.device = "cpu") -> Dataset:
 def _folder(spec: DataSpec) -> Path:
     """The folder that a name stands for."""
     folder = Path(spec.name).expanduser()
-    if folder.is_dir():
+    if spec.name and folder.is_dir():
         if spec.root is not None:
             raise SkipwayError(f"root={spec.root!r} for the folder {spec.name}", "no root: the name is the folder")
         return folder
-    if os.sep in spec.name or folder.exists():
+    if spec.name and (os.sep in spec.name or folder.exists()):
         what = "is no folder" if folder.exists() else "does not exist"
         raise SkipwayError(
             f"data {spec.name!r} {what}", "a folder of class folders, or one of: " + ", ".join(data_names())

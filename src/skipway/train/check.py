@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
     from skipway.data import Dataset
 
-__all__ = ["check_trainable"]
+__all__ = ["check_real", "check_trainable"]
+
+
+def check_real(net: nn.Module) -> None:
+    """See that a net has weights, before it is moved to a device.
+
+    Raises:
+        SkipwayError: it is on the meta device.
+    """
+    for name, tensor in (*net.named_parameters(), *net.named_buffers()):
+        if tensor.is_meta:
+            raise SkipwayError(f"{name} of the model is on the meta device, without values", "a net with weights")
 
 
 def check_trainable(net: nn.Module, data: Dataset, batch_size: int, *, rank: int = 0, world_size: int = 1) -> None:

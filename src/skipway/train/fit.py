@@ -13,7 +13,7 @@ from skipway.data import open_data
 from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.load_for import load_for
 from skipway.spec import MOST_SEED
-from skipway.train.check import check_trainable
+from skipway.train.check import check_real, check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
 from skipway.train.folder import RunFolder
@@ -236,6 +236,7 @@ class _Session:
             net = load_for(
                 spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
             )
+        check_real(net)
         net.to(fabric.device)
         check_trainable(net, data, spec.recipe.batch_size, rank=fabric.global_rank, world_size=fabric.world_size)
         channels_last = resolve_layout(spec.channels_last, net)
