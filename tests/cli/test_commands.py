@@ -54,6 +54,24 @@ def test_a_training_that_nobody_listens_to_goes_on(tmp_path: Path) -> None:
     assert (out / "result.json").exists()
 
 
+def test_a_model_that_fails_in_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own lines alone, and not the code of a fault of skipway."""
+    file = tmp_path / "nets.py"
+    file.write_text(
+        "from torch import nn\n\n\nclass Net(nn.Linear):\n    def forward(self, x):\n"
+        "        if self.training:\n            raise RuntimeError('mine')\n        return super().forward(x.flatten(1))\n"
+        "\n\ndef build():\n    return Net(64, 10)\n"
+    )
+    options = ["--steps", "2", "--batch", "8", "--no-inspect", "--out", str(tmp_path / "run")]
+    code, _, err = run(capsys, "train", f"{file}:build", *options)
+    assert code == 2
+    assert err.startswith(f'Traceback (most recent call last):\n  File "{file}", line 7, in forward\n')
+    assert err.endswith(
+        "RuntimeError: mine\nerror: the model failed in step 1, trained on (8, 1, 8, 8): RuntimeError: mine\n"
+        "expected: a model that trains on such batches\n"
+    )
+
+
 def test_a_typo_in_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "inspekt", "tv:resnet18")
     assert (code, out) == (3, "")

@@ -22,6 +22,7 @@ FAULT: Final = 70  # sysexits.h: a fault of the program itself; 1 would read as 
 INTERRUPTED: Final = 130
 
 _OWN: Final = str(Path(__file__).parent.parent)
+_LIBRARIES: Final = {"torch", "lightning_fabric"}  # that call the user's code for us
 _MOST_FRAMES: Final = 8
 
 
@@ -49,7 +50,7 @@ def report_failure(error: SkipwayError) -> int:
 
 
 def _own_traceback(cause: BaseException) -> str:
-    """The traceback of the user's code: frames of skipway, of the import system and of torch's dispatch left out."""
+    """The traceback of the user's code: frames of skipway, of the import system, of torch and Fabric left out."""
     frames = [frame for frame in traceback.extract_tb(cause.__traceback__) if not _internal(frame.filename)]
     head = "Traceback (most recent call last):\n" if frames else ""
     cut = "  …\n" if len(frames) > _MOST_FRAMES else ""
@@ -61,4 +62,4 @@ def _internal(filename: str) -> bool:
     if filename.startswith((_OWN, "<frozen importlib")):
         return True
     parts = Path(filename).parts
-    return parts[-2:] == ("importlib", "__init__.py") or ("torch" in parts and "site-packages" in parts)
+    return parts[-2:] == ("importlib", "__init__.py") or ("site-packages" in parts and bool(_LIBRARIES & set(parts)))
