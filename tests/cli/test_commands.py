@@ -59,7 +59,8 @@ def test_a_model_that_fails_in_training(tmp_path: Path, capsys: pytest.CaptureFi
     file = tmp_path / "nets.py"
     file.write_text(
         "from torch import nn\n\n\nclass Net(nn.Linear):\n    def forward(self, x):\n"
-        "        if self.training:\n            raise RuntimeError('mine')\n        return super().forward(x.flatten(1))\n"
+        "        if self.training:\n            raise RuntimeError('mine')\n"
+        "        return super().forward(x.flatten(1))\n"
         "\n\ndef build():\n    return Net(64, 10)\n"
     )
     options = ["--steps", "2", "--batch", "8", "--no-inspect", "--out", str(tmp_path / "run")]
