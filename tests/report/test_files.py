@@ -82,6 +82,19 @@ def test_refusals(use, tmp_path: Path) -> None:
     )
 
 
+def test_what_is_no_page_is_not_overwritten(tmp_path: Path) -> None:
+    spec, page = tmp_path / "spec.json", tmp_path / "report.html"
+    spec.write_text("{}", encoding="utf-8")
+    page.write_text("<!DOCTYPE html><title>old</title>", encoding="utf-8")
+    check_target(page)
+    with pytest.raises(SkipwayError) as refused:
+        check_target(spec)
+    assert str(refused.value) == (
+        f"{spec} holds something that is no HTML page, and would be lost\n"
+        f"expected: a new file, or an old report\ntry: {tmp_path}/spec.html"
+    )
+
+
 def test_no_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: not (path == tmp_path and mode == os.W_OK))
     with pytest.raises(SkipwayError) as refused:

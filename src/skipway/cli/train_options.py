@@ -122,8 +122,11 @@ class TrainOptions:
         # Literal types are checked by the records themselves, which name what they expected.
         words: dict[str, Any] = {"augment": self.augment, "normalize": self.normalize or "channel"}
         with as_usage("--data"):
+            # A run is resumed from anywhere, so the folder that it reads is kept whole.
+            folder = self.data not in DATA and Path(self.data).is_dir()
             data = DataSpec(
-                name=self.data, root=None if self.root is None else str(self.root.expanduser().absolute()),
+                name=str(Path(self.data).absolute()) if folder else self.data,
+                root=None if self.root is None else str(self.root.expanduser().absolute()),
                 image_size=self.image_size, train_size=self.train_size, test_size=self.test_size,
                 context=self.context, download=self.download, **words,
             )  # fmt: skip

@@ -41,10 +41,11 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a path to which `write_text` could not write, before the work is done that is to be written.
+    """Refuse a path to which no report can or should be written, before the work is done that is to be written.
 
     Raises:
-        SkipwayError: it is a folder, its folder does not exist, or nothing may be written there.
+        SkipwayError: it is a folder, its folder does not exist, nothing may be written there, or a file that is no
+            HTML page lies there.
     """
     target = Path(path)
     if target.is_dir():
@@ -53,6 +54,17 @@ def check_target(path: str | os.PathLike[str]) -> None:
         raise _refused(target, FileNotFoundError())
     if not os.access(target.parent, os.W_OK):
         raise _refused(target, PermissionError(0, "no permission to write in its folder"))
+    if target.is_file() and not _is_html(target):
+        raise SkipwayError(
+            f"{target} holds something that is no HTML page, and would be lost", "a new file, or an old report",
+            str(target.with_suffix(".html")),
+        )  # fmt: skip
+
+
+def _is_html(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(256).lstrip().lower()
+    return not start or start.startswith((b"<!doctype html", b"<html"))
 
 
 def _umask() -> int:
