@@ -1,6 +1,7 @@
 """What an inspection costs, on the public models: time against one forward and backward, memory, runs of the model.
 
-    python benchmarks/inspect_cost.py [--only PATTERN] [--repeats N] [--no-memory] [--no-torchlens] [--results FILE]
+    python benchmarks/inspect_cost.py [--only PATTERN] [--repeats N] [--variant NAME] [--no-memory] [--no-torchlens]
+        [--results FILE]
 
 One thread. For every model, each repeat times, one after the other: forward + backward of a fixed random projection of
 the outputs (gradients of all parameters), `structure_only` without proofs, the same with proofs, and the default
@@ -102,19 +103,19 @@ def peak_bytes(action: Callable[[], object]) -> int:
     return most
 
 
-def actions(model: nn.Module, batch: Any) -> dict[str, Callable[[], object]]:
+def actions(model: nn.Module, batch: Any, variants: tuple[str, ...]) -> dict[str, Callable[[], object]]:
     """What is timed, by name."""
     found: dict[str, Callable[[], object]] = {BASE: lambda: forward_backward(model, batch)}
-    for variant, options in VARIANTS.items():
-        found[variant] = lambda options=options: inspect(model, batch, **options)
+    for variant in variants:
+        found[variant] = lambda options=VARIANTS[variant]: inspect(model, batch, **options)
     return found
 
 
-def measure(entry: ZooModel, *, repeats: int, memory: bool) -> Measured | str:
+def measure(entry: ZooModel, variants: tuple[str, ...], *, repeats: int, memory: bool) -> Measured | str:
     """All figures of one model, or why there are none."""
     model, batch = entry.make()
     found = Measured(entry.name)
-    work = actions(model, batch)
+    work = actions(model, batch, variants)
     try:
         for _ in range(2):  # caches, lazily made tables, kernels chosen at first use; some keep a graph that ends here
             for action in work.values():
@@ -127,8 +128,8 @@ def measure(entry: ZooModel, *, repeats: int, memory: bool) -> Measured | str:
     if memory:
         found.peaks = {name: peak_bytes(action) for name, action in work.items()}
         found.at_rest = sum(t.nbytes for t in {*model.parameters(), *model.buffers()})
-    for variant, options in VARIANTS.items():
-        found.runs[variant] = sum(inspect(model, batch, **options).runs.values())
+    for variant in variants:
+        found.runs[variant] = sum(inspect(model, batch, **VARIANTS[variant]).runs.values())
     return found
 
 
@@ -140,7 +141,7 @@ def torchlens_ratios(repeats: int) -> dict[str, tuple[list[float], list[float]]]
     for name in TORCHLENS_MODELS:
         model, batch = ZOO[name].make()
         args, kwargs = call_arguments(batch)
-        work = actions(model, batch)
+        work = actions(model, batch, tuple(VARIANTS))
 
         def capture(model: nn.Module = model, args: tuple[Any, ...] = args, kwargs: dict[str, Any] = kwargs) -> object:
             return torchlens.trace(model, list(args), kwargs)
@@ -166,7 +167,7 @@ def _p90(values: list[float]) -> float:
     return percentile(values, 0.9)
 
 
-def table(kept: list[Measured], skipped: list[str], repeats: int) -> list[str]:
+def table(kept: list[Measured], skipped: list[str], variants: tuple[str, ...], repeats: int) -> list[str]:
     """The results as lines of Markdown."""
     base = [statistics.median(m.seconds[BASE]) for m in kept]
     lines = [
@@ -176,7 +177,7 @@ def table(kept: list[Measured], skipped: list[str], repeats: int) -> list[str]:
         "| time / (forward + backward) | median | p90 | largest | spread within a model | limit at the median |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for variant in VARIANTS:
+    for variant in variants:
         ratios = [statistics.median(m.ratios(variant)) for m in kept]
         spread = statistics.median([max(m.ratios(variant)) - min(m.ratios(variant)) for m in kept])
         worst = max(kept, key=lambda m: statistics.median(m.ratios(variant)))
@@ -190,7 +191,7 @@ def table(kept: list[Measured], skipped: list[str], repeats: int) -> list[str]:
             "| peak memory / that of forward + backward | median | p90 | with parameters: median | p90 |",
             "| --- | --- | --- | --- | --- |",
         ]
-        for variant in VARIANTS:
+        for variant in variants:
             above = [m.peaks[variant] / m.peaks[BASE] for m in kept]
             whole = [(m.peaks[variant] + m.at_rest) / (m.peaks[BASE] + m.at_rest) for m in kept]
             figures = [
@@ -201,7 +202,7 @@ def table(kept: list[Measured], skipped: list[str], repeats: int) -> list[str]:
             ]
             lines.append(f"| {variant} | " + " | ".join(f"{f:.2f}" for f in figures) + " |")
     lines += ["", "| forward runs of the model | median | most |", "| --- | --- | --- |"]
-    for variant in VARIANTS:
+    for variant in variants:
         runs = [m.runs[variant] for m in kept]
         lines.append(f"| {variant} | {statistics.median(runs):g} | {max(runs)} |")
     return lines + [f"\nNot measured: {reason}" for reason in skipped]
@@ -227,6 +228,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="part of a name, or a pattern with * and ?")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--variant", choices=VARIANTS, action="append", help="only this; may be repeated")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--no-torchlens", action="store_true")
     parser.add_argument("--results", type=Path, help="Markdown file whose section is to be replaced")
@@ -234,25 +236,30 @@ def main(argv: list[str] | None = None) -> int:
     torch.set_num_threads(1)
     logging.disable(logging.ERROR)
     warnings.filterwarnings("ignore")
+    variants = tuple(options.variant or VARIANTS)
     kept: list[Measured] = []
     skipped: list[str] = []
     for entry in select(options.only):
-        found = measure(entry, repeats=options.repeats, memory=not options.no_memory)
+        found = measure(entry, variants, repeats=options.repeats, memory=not options.no_memory)
         if isinstance(found, str):
             skipped.append(found)
             continue
         kept.append(found)
-        shown = ", ".join(f"{v} {statistics.median(found.ratios(v)):.2f}" for v in VARIANTS)
+        shown = ", ".join(f"{v} {statistics.median(found.ratios(v)):.2f}" for v in variants)
         print(f"{entry.name}: {shown}", file=sys.stderr, flush=True)
     if not kept:
         parser.error(f"nothing to measure: no model matches {options.only!r}, or none can be run backward")
-    lines = table(kept, skipped, options.repeats)
+    lines = table(kept, skipped, variants, options.repeats)
     if not options.no_torchlens:
         lines += torchlens_table(torchlens_ratios(options.repeats))
     print("\n".join(lines))
     if options.results:
         write_section(options.results, TITLE, lines)
-    over = [v for v, limit in LIMITS.items() if statistics.median(statistics.median(m.ratios(v)) for m in kept) > limit]
+    over = [
+        v
+        for v, limit in LIMITS.items()
+        if v in variants and statistics.median(statistics.median(m.ratios(v)) for m in kept) > limit
+    ]
     return int(bool(over))
 
 
