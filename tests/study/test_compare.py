@@ -18,7 +18,8 @@ from skipway.spec import DataSpec, RunSpec
 from skipway.study.compare import compare_settings, resume_comparison
 from skipway.study.folder import ComparisonFolder
 from skipway.study.machine import workers_and_threads
-from skipway.study.plan import ComparisonPlan, safe_name
+from skipway.study.plan import ComparisonPlan
+from skipway.train.plan import safe_name
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made

@@ -74,7 +74,7 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         return _resumed(context_, resume, workers)
     if not models:
         raise UsageProblemError("no models", "names", "skipway compare plain56 resnet56 --data digits, or --resume DIR")
-    from skipway.study.compare import TESTS, compare_settings
+    from skipway.study.compare import compare_settings
 
     options = o.TrainOptions(
         data=data, root=root, image_size=image_size, train_size=train_size, test_size=test_size, augment=augment,
@@ -87,7 +87,9 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     if test_every is None:
         from dataclasses import replace
 
-        settings = replace(settings, test_every=-(-settings.recipe.steps // TESTS))
+        from skipway.study.plan import tests_along
+
+        settings = replace(settings, test_every=tests_along(settings.recipe.steps))
     with CompareDisplay() as display:
         comparison = compare_settings(
             models, settings, out=out, seeds=seeds, base_seed=base_seed, workers=workers, listener=display

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from skipway.cli.lasting_console import LastingConsole
+from skipway.cli.progress_display import ProgressDisplay
 from skipway.study.listen import StudyListener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from rich.progress import TaskID
-    from typing_extensions import Self
 
     from skipway.study.listen import RunState
 
@@ -25,34 +24,20 @@ _EVERY_SEC: Final = 15.0
 _OVER: Final = ("finished", "diverged", "stopped", "failed", "died")
 
 
-class CompareDisplay(StudyListener):
+class CompareDisplay(ProgressDisplay, StudyListener):
     """Shows a comparison on the terminal; where there is none, a line now and then."""
 
     def __init__(self) -> None:
-        self._console = LastingConsole(highlight=False, soft_wrap=True)
-        self._progress = Progress(
+        super().__init__(
             TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(),
             TextColumn("{task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=self._console, transient=True, disable=not self._console.is_terminal, speed_estimate_period=120,
+            console=LastingConsole(highlight=False, soft_wrap=True), speed_sec=120,
         )  # fmt: skip
         self._all: TaskID | None = None
         self._tasks: dict[str, TaskID] = {}
         self._said: set[str] = set()
         self._spoke = self._began = time.monotonic()
         self.states: Sequence[RunState] = ()
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    def noted(self, text: str) -> None:
-        """Say it."""
-        self._say(text)
 
     def moved(self, states: Sequence[RunState]) -> None:
         """Move the bars, and say which runs are over."""
@@ -101,4 +86,4 @@ class CompareDisplay(StudyListener):
 
     def _say(self, text: str) -> None:
         self._spoke = time.monotonic()
-        self._console.print(text, markup=False)
+        super()._say(text)

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from skipway.cli.lasting_console import LastingConsole
+from skipway.cli.progress_display import ProgressDisplay
 from skipway.report.numbers import count_text
 from skipway.train.listen import Listener
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from rich.console import Console
     from rich.progress import TaskID
-    from typing_extensions import Self
 
     from skipway.spec import RunSpec
 
 __all__ = ["TrainingDisplay"]
 
 
-class TrainingDisplay(Listener):
+class TrainingDisplay(ProgressDisplay, Listener):
     """Shows a training on the terminal; where there is none, a line now and then.
 
     Args:
@@ -32,25 +31,15 @@ class TrainingDisplay(Listener):
     """
 
     def __init__(self, folder: Path, console: Console | None = None) -> None:
-        self._folder = folder
-        self._console = console or LastingConsole(highlight=False, soft_wrap=True)
-        self._progress = Progress(
+        super().__init__(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"),
             TextColumn("loss {task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=self._console, transient=True, disable=not self._console.is_terminal,
+            console=console or LastingConsole(highlight=False, soft_wrap=True),
         )  # fmt: skip
+        self._folder = folder
         self._task: TaskID | None = None
         self._steps = 0
         self._shown = 0
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def started(self, spec: RunSpec, *, step: int, facts: str) -> None:
         """Say what begins and how it is computed."""
@@ -73,10 +62,6 @@ class TrainingDisplay(Listener):
         if "test_error" in line and line["step"] < self._steps:
             self._say(f"step {line['step']}  test error {line['test_error']:.2f} %")
 
-    def noted(self, text: str) -> None:
-        """Say it."""
-        self._say(text)
-
     def ended(self, result: dict[str, Any]) -> None:
         """Say what came out and where it lies."""
         self._progress.stop()
@@ -92,6 +77,3 @@ class TrainingDisplay(Listener):
                 f"{result['seconds']:.0f} s, {speed}"
             )
         self._say(f"run: {self._folder}")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, markup=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from skipway.errors import SkipwayError
 
-__all__ = ["check_target", "write_text"]
+__all__ = ["check_target", "new_file_mode", "write_text"]
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
@@ -30,7 +30,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # a temporary file is for its owner alone
+        Path(name).chmod(new_file_mode())  # a temporary file is for its owner alone
         Path(name).replace(target)
     except OSError as error:
         raise _refused(target, error) from error
@@ -67,11 +67,11 @@ def _is_html(path: Path) -> bool:
     return not start or start.startswith((b"<!doctype html", b"<html"))
 
 
-def _umask() -> int:
-    """The process's mask, which can only be read by setting it."""
+def new_file_mode() -> int:
+    """Permissions that the system gives a new file; the process's mask can only be read by setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
-    return mask
+    return 0o666 & ~mask
 
 
 def _refused(target: Path, error: OSError) -> SkipwayError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RunSpec
@@ -12,12 +12,12 @@ from skipway.study.comparison import Comparison, load_comparison
 from skipway.study.folder import ComparisonFolder
 from skipway.study.listen import StudyListener
 from skipway.study.machine import worker_devices, workers_and_threads
-from skipway.study.plan import ComparisonPlan, check_models, safe_name, seeds_from
+from skipway.study.plan import ComparisonPlan, check_models, seeds_from, tests_along
 from skipway.study.pool import run_jobs
 from skipway.study.watch import Watch
 from skipway.study.worker import Job, Outcome, check_not_importing
 from skipway.train.folder import there
-from skipway.train.plan import plan_recipe
+from skipway.train.plan import plan_data, safe_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from skipway.spec import RecipeSpec
 
 __all__ = ["compare", "compare_settings", "resume_comparison"]
-
-# Without a wish: so many tests of the net along the way, for the learning curves.
-TESTS: Final = 10
 
 
 def compare(  # noqa: PLR0913  # stable keywords of the public API, all optional
@@ -69,13 +66,9 @@ def compare(  # noqa: PLR0913  # stable keywords of the public API, all optional
         SkipwayError: a model that is unknown, named twice or does not fit the data, before anything is started; a
             folder that holds something else.
     """
-    wanted = DataSpec(name=data) if isinstance(data, str) else data
-    planned = plan_recipe(recipe, wanted, steps=steps, batch_size=batch_size)
-    if isinstance(data, str):
-        wanted = replace(wanted, normalize=planned.normalize)
-    settings = RunSpec(model="", data=wanted, recipe=planned, threads=threads, test_every=test_every or 0)
-    if test_every is None:
-        settings = replace(settings, test_every=-(-planned.steps // TESTS))
+    wanted, planned = plan_data(data, recipe, steps=steps, batch_size=batch_size)
+    every = tests_along(planned.steps) if test_every is None else test_every
+    settings = RunSpec(model="", data=wanted, recipe=planned, threads=threads, test_every=every)
     return compare_settings(
         models, settings, out=out, seeds=seeds, base_seed=base_seed, workers=workers, listener=listener
     )

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.errors import SkipwayError
 from skipway.spec import RunSpec
+from skipway.train.plan import safe_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["ComparisonPlan", "check_models", "safe_name", "seeds_from"]
+__all__ = ["ComparisonPlan", "check_models", "seeds_from", "tests_along"]
 
 _SCHEMA: Final = "skipway.comparison-plan/1.0"
 
@@ -98,9 +99,9 @@ def _differences(now: dict[str, Any], before: dict[str, Any], skip: tuple[str, .
     return found
 
 
-def safe_name(model: str) -> str:
-    """A model's name as the name of a folder."""
-    return "".join(c if c.isalnum() or c in "@=.,-_" else "_" for c in model)
+def tests_along(steps: int) -> int:
+    """Steps between tests where nobody asks for others: ten tests along the way, for the learning curves."""
+    return -(-steps // 10)
 
 
 def check_models(models: Sequence[str]) -> tuple[str, ...]:

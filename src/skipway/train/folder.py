@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from skipway.errors import SkipwayError
+from skipway.report.files import new_file_mode
 from skipway.report.jsonout import dumps
 from skipway.spec import RunSpec
 from skipway.train.kept import check_environment, check_line, check_result
@@ -150,7 +151,7 @@ class RunFolder:
             try:
                 write(temporary)
                 # Some writers give no permissions to others; a run folder is as readable as any new file.
-                temporary.chmod(0o666 & ~_umask())
+                temporary.chmod(new_file_mode())
                 with temporary.open("rb+") as file:
                     os.fsync(file.fileno())
                 temporary.replace(path)
@@ -232,12 +233,6 @@ def writing(path: Path) -> Iterator[None]:
 def _beside(path: Path) -> Path:
     """Where a file is written before it gets its name."""
     return path.with_name(f".{path.name}.new")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(path: Path) -> None:

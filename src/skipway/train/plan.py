@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skipway.train.listen import Listener
     from skipway.train.run import Run
 
-__all__ = ["default_folder", "fit", "plan_recipe"]
+__all__ = ["default_folder", "fit", "plan_data", "plan_recipe", "safe_name"]
 
 _TOKEN_TASKS = ("text", "reverse")
 
@@ -64,11 +64,34 @@ def plan_recipe(
     )
 
 
+def plan_data(
+    data: str | DataSpec, recipe: str | RecipeSpec | None, *, steps: int | None = None, batch_size: int | None = None
+) -> tuple[DataSpec, RecipeSpec]:
+    """Data and recipe that fit each other: data by name alone are normalised as the recipe was published.
+
+    Args:
+        data: a name or a `DataSpec`.
+        recipe: as for `plan_recipe`.
+        steps: as for `plan_recipe`.
+        batch_size: as for `plan_recipe`.
+
+    Raises:
+        UnknownNameError: no such recipe.
+    """
+    wanted = DataSpec(name=data) if isinstance(data, str) else data
+    planned = plan_recipe(recipe, wanted, steps=steps, batch_size=batch_size)
+    return (replace(wanted, normalize=planned.normalize) if isinstance(data, str) else wanted), planned
+
+
 def default_folder(spec: RunSpec) -> Path:
     """``runs/MODEL-DATA-sSEED-DIGEST``: the same for the same spec."""
-    words = f"{spec.model}-{Path(spec.data.name).name}"
-    safe = "".join(c if c.isalnum() or c in "@=.,-_" else "_" for c in words)
-    return Path("runs") / f"{safe}-s{spec.seed}-{spec.digest()[:8]}"
+    words = safe_name(f"{spec.model}-{Path(spec.data.name).name}")
+    return Path("runs") / f"{words}-s{spec.seed}-{spec.digest()[:8]}"
+
+
+def safe_name(words: str) -> str:
+    """A model's name, or other words, as the name of a folder."""
+    return "".join(c if c.isalnum() or c in "@=.,-_" else "_" for c in words)
 
 
 def fit(
@@ -105,10 +128,7 @@ def fit(
 
     if isinstance(model, RunSpec):
         return run_spec(model, out or default_folder(model), listener=listener)
-    wanted = DataSpec(name=data) if isinstance(data, str) else data
-    planned = plan_recipe(recipe, wanted, steps=steps, batch_size=batch_size)
-    if isinstance(data, str):
-        wanted = replace(wanted, normalize=planned.normalize)
+    wanted, planned = plan_data(data, recipe, steps=steps, batch_size=batch_size)
     named = isinstance(model, str)
     spec = RunSpec(
         model=model if isinstance(model, str) else f"module:{type(model).__name__}",
