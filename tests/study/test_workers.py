@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, in_proces
     heard = Acts(out, "spec.json", kill_worker)
     # One worker: the killed run is the first, and the second runs in a new process.
     found = skipway.compare(
-        ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=10, batch_size=16, threads=1
+        ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=150, batch_size=16, threads=1
     )
     assert [s.status for s in heard.states] == ["died", "finished"]
     _, trouble = heard.notes
