@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
+from skipway.trace.addressed import AddressedMode
 from skipway.trace.batch import output_tensors, tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from skipway.trace.graph import Address, Node
     from skipway.trace.modules import ModuleStack
@@ -61,34 +61,21 @@ class _Tap:
     position: int = -1
 
 
-class Taps(TorchFunctionMode):
+class Taps(AddressedMode[list[_Tap]]):
     """Reads tensors where the recorded run says that they are made."""
 
     def __init__(self, plan: dict[Address, list[_Tap]], links: Links, stack: ModuleStack, scalars: Scalars) -> None:
-        super().__init__()
-        self._plan, self._nodes, self._stack, self._scalars = plan, links.nodes, stack, scalars
-        self._counts: defaultdict[tuple[int, str], int] = defaultdict(int)
+        super().__init__(plan, stack)
+        self._nodes, self._scalars = links.nodes, scalars
         self._held: dict[int, torch.Tensor] = {}
         self.roots: dict[int, torch.Tensor] = {}
         self.constant: set[int] = set()
         """Units whose x was seen and needs no gradient."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name == "__get__":
-            return func(*args, **kwargs)
-        top = self._stack.top
-        ordinal = self._counts[top, name]
-        self._counts[top, name] = ordinal + 1
-        call = self._stack.calls[top]
-        taps = self._plan.get((call.path, call.number, name, ordinal))  # type: ignore[call-overload]  # an Address, cheaper
-        if taps is None:
-            return func(*args, **kwargs)
+    def at(self, planned: list[_Tap], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call and read its operands and its result."""
         with torch.no_grad():
-            for tap in taps:
+            for tap in planned:
                 if tap.role == "operands":
                     self._operands(tap, args, kwargs)
                 elif tap.role == "x operand":
@@ -102,7 +89,7 @@ class Taps(TorchFunctionMode):
                 elif tap.role == "shortcut":
                     self._hold(tap, args)
         out = func(*args, **kwargs)
-        for tap in taps:
+        for tap in planned:
             result = _matching(out, self._nodes[tap.node])
             if result is not None:
                 self.read(tap, result)
