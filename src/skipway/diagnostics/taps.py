@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,11 +27,17 @@ if TYPE_CHECKING:
     from skipway.units.find import Term
     from skipway.units.links import Links
 
-__all__ = ["Scalars", "Taps", "plan_taps", "similarity", "tap_inputs"]
+__all__ = ["Scalars", "Tap", "Taps", "norm", "plan_taps", "rms", "similarity", "tap_inputs"]
 
 
 class Scalars:
-    """Scalars that stay on the device until all are read at once."""
+    """Scalars that stay on the device until all are read at once.
+
+    Hooks on tensors hold this and nothing that holds a tensor: they would keep each other alive.
+    """
+
+    wanted: frozenset[str] | None = None
+    """Names of the numbers to take; all if None."""
 
     def __init__(self) -> None:
         self._values: list[torch.Tensor] = []
@@ -42,17 +49,38 @@ class Scalars:
         exact = torch.float32 if value.device.type == "mps" else torch.float64
         self._values.append(value.detach().to(exact))
 
+    def wants(self, name: str) -> bool:
+        """Whether a number is to be taken."""
+        return self.wanted is None or name in self.wanted
+
+    def narrow(self, x: torch.Tensor) -> torch.Tensor:
+        """What of a tensor is looked at: all of it."""
+        return x
+
+    def take(
+        self, unit: int, name: str, reduce: Callable[[torch.Tensor], torch.Tensor | None], x: torch.Tensor
+    ) -> None:
+        """Reduce a tensor to a number and keep it, if it is wanted and there is such a number."""
+        if self.wants(name):
+            value = reduce(x)
+            if value is not None:
+                self.put(unit, name, value)
+
+    def gradient(self, unit: int, name: str, gradient: torch.Tensor) -> None:
+        """Keep the norm of a gradient that came by."""
+        self.take(unit, name, norm, self.narrow(gradient.detach()))
+
     def read(self) -> dict[int, dict[str, float]]:
         """All scalars, by unit and name; one transfer from the device."""
         found: dict[int, dict[str, float]] = defaultdict(dict)
         if self._values:
             for (unit, name), value in zip(self._keys, torch.stack(self._values).tolist(), strict=True):
-                found[unit][name] = value
+                found[unit].setdefault(name, value)  # where a place is passed twice, the first time counts
         return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Tap:
+class Tap:
     """What to read at a function call: of which unit (or layer), in which role, at which operand."""
 
     owner: int
@@ -61,10 +89,10 @@ class _Tap:
     position: int = -1
 
 
-class Taps(AddressedMode[list[_Tap]]):
+class Taps(AddressedMode[list[Tap]]):
     """Reads tensors where the recorded run says that they are made."""
 
-    def __init__(self, plan: dict[Address, list[_Tap]], links: Links, stack: ModuleStack, scalars: Scalars) -> None:
+    def __init__(self, plan: dict[Address, list[Tap]], links: Links, stack: ModuleStack, scalars: Scalars) -> None:
         super().__init__(plan, stack)
         self._nodes, self._scalars = links.nodes, scalars
         self._held: dict[int, torch.Tensor] = {}
@@ -72,8 +100,15 @@ class Taps(AddressedMode[list[_Tap]]):
         self.constant: set[int] = set()
         """Units whose x was seen and needs no gradient."""
 
-    def at(self, planned: list[_Tap], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def at(self, planned: list[Tap], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call and read its operands and its result."""
+        self.before(planned, args, kwargs)
+        out = func(*args, **kwargs)
+        self.after(planned, out)
+        return out
+
+    def before(self, planned: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Read the operands of a call."""
         with torch.no_grad():
             for tap in planned:
                 if tap.role == "operands":
@@ -82,36 +117,35 @@ class Taps(AddressedMode[list[_Tap]]):
                     operands = [a for a in args if isinstance(a, torch.Tensor)]
                     if tap.position < len(operands):
                         self.read(
-                            _Tap(tap.owner, "x", self._nodes[tap.node].inputs[tap.position]), operands[tap.position]
+                            Tap(tap.owner, "x", self._nodes[tap.node].inputs[tap.position]), operands[tap.position]
                         )
                 elif tap.role == "parts":
                     self._parts(tap, args)
                 elif tap.role == "shortcut":
                     self._hold(tap, args)
-        out = func(*args, **kwargs)
+
+    def after(self, planned: list[Tap], out: Any) -> None:
+        """Read the result of a call."""
         for tap in planned:
-            result = _matching(out, self._nodes[tap.node])
+            result = self.matching(out, self._nodes[tap.node])
             if result is not None:
                 self.read(tap, result)
-        return out
 
-    def read(self, tap: _Tap, tensor: torch.Tensor) -> None:
+    def read(self, tap: Tap, tensor: torch.Tensor) -> None:
         """Reduce one tensor, and its gradient when it comes."""
-        put = self._scalars.put
+        take = self._scalars.take
         with torch.no_grad():
-            value = tensor.detach()
+            value = self._scalars.narrow(tensor.detach())
             if tap.role == "x":
-                put(tap.owner, "stream_rms", _rms(value))
+                take(tap.owner, "stream_rms", rms, value)
             elif tap.role == "end":
-                put(tap.owner, "out_rms", _rms(value))
-                alike = similarity(value)
-                if alike is not None:
-                    put(tap.owner, "similarity", alike)
+                take(tap.owner, "out_rms", rms, value)
+                take(tap.owner, "similarity", similarity, value)
             elif tap.role == "layer":
-                put(tap.owner, "rms", _rms(value))
+                take(tap.owner, "rms", rms, value)
             elif tap.role == "join" and tap.owner in self._held:
                 shortcut = self._held.pop(tap.owner)
-                self._compare(tap.owner, shortcut, value - shortcut)
+                self.compare(tap.owner, shortcut, value - shortcut)
         name = {"x": "grad_stream", "join": "grad_branch", "layer": "grad"}.get(tap.role)
         if name is None or not tensor.requires_grad:
             if tap.role == "x":
@@ -119,13 +153,18 @@ class Taps(AddressedMode[list[_Tap]]):
             return
         if tap.role in ("x", "layer"):
             self.roots.setdefault(tap.node, tensor)
+        if self._scalars.wants(name):
+            tensor.register_hook(partial(self._scalars.gradient, tap.owner, name))
 
-        def keep(gradient: torch.Tensor) -> None:
-            put(tap.owner, name, _norm(gradient.detach()))
+    def matching(self, out: Any, node: Node) -> torch.Tensor | None:
+        """The tensor of a function's result that a node stands for: the part it is, or the first of its shape."""
+        tensors = output_tensors(out)
+        part = node.attrs.get("part")
+        if part is not None:
+            tensors = tensors[part : part + 1]
+        return next((t for t in tensors if tuple(t.shape) == node.shape), None)
 
-        tensor.register_hook(keep)
-
-    def _operands(self, tap: _Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _operands(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         operands = [a.detach() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
         node = self._nodes[tap.node]
         fused = node.attrs.get("fused", "")
@@ -144,47 +183,39 @@ class Taps(AddressedMode[list[_Tap]]):
         elif fused == "addcmul":
             second = operands[1] * operands[2] * kwargs.get("value", 1)
         shortcut, branch = (first, second) if tap.position == 0 else (second, first)
-        self._compare(tap.owner, shortcut, branch)
+        self.compare(tap.owner, self._scalars.narrow(shortcut), self._scalars.narrow(branch))
 
-    def _hold(self, tap: _Tap, args: tuple[Any, ...]) -> None:
+    def _hold(self, tap: Tap, args: tuple[Any, ...]) -> None:
         """Where several branches join in turn: the branch is what the whole sum holds beside the shortcut."""
         operands = [a.detach() for a in args if isinstance(a, torch.Tensor)]
         if tap.position < len(operands):
-            self._held[tap.owner] = operands[tap.position].clone()
+            self._held[tap.owner] = self._scalars.narrow(operands[tap.position]).clone()
 
-    def _parts(self, tap: _Tap, args: tuple[Any, ...]) -> None:
+    def _parts(self, tap: Tap, args: tuple[Any, ...]) -> None:
         """Of a concatenation: the branch is its last part (or its first), the shortcut the rest."""
-        parts = [t.detach() for t in tensors_of(args)]
+        parts = [self._scalars.narrow(t.detach()) for t in tensors_of(args)]
         if len(parts) < 2:
             return
         branch = parts.pop(0 if tap.position == 0 else -1)
         size = sum(p.numel() for p in parts)
-        shortcut = torch.stack([_norm(p) for p in parts]).norm()
+        shortcut = torch.stack([norm(p) for p in parts]).norm()
         self._scalars.put(tap.owner, "shortcut_rms", shortcut / math.sqrt(max(size, 1)))
-        self._scalars.put(tap.owner, "branch_rms", _rms(branch))
+        self._scalars.put(tap.owner, "branch_rms", rms(branch))
 
-    def _compare(self, owner: int, shortcut: torch.Tensor, branch: torch.Tensor) -> None:
+    def compare(self, owner: int, shortcut: torch.Tensor, branch: torch.Tensor) -> None:
+        """Sizes of shortcut and branch, and the cosine between them."""
         put = self._scalars.put
-        a, b = _norm(shortcut), _norm(branch)
+        a, b = norm(shortcut), norm(branch)
         put(owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
         put(owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
-        if shortcut.shape == branch.shape:
+        if shortcut.shape == branch.shape and self._scalars.wants("cosine"):
             put(owner, "cosine", _cosine(shortcut, branch, a, b))
 
 
-def _matching(out: Any, node: Node) -> torch.Tensor | None:
-    """The tensor of a function's result that a node stands for: the part it is, or the first of its shape."""
-    tensors = output_tensors(out)
-    part = node.attrs.get("part")
-    if part is not None:
-        tensors = tensors[part : part + 1]
-    return next((t for t in tensors if tuple(t.shape) == node.shape), None)
-
-
-def plan_taps(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[_Tap]]:
+def plan_taps(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[Tap]]:
     """What to read at which function call: of a unit x, the operands, the join and the end; of a layer its result."""
     last = {node.caller: node.id for node in links.nodes if node.caller is not None}
-    plan: defaultdict[Address, list[_Tap]] = defaultdict(list)
+    plan: defaultdict[Address, list[Tap]] = defaultdict(list)
 
     def at_result(owner: int, role: str, i: int) -> bool:
         node = links.nodes[i]
@@ -195,7 +226,7 @@ def plan_taps(described: Sequence[Described], layers: list[int], links: Links) -
         same = links.strip(result.id) == links.strip(
             i
         )  # a linear layer on tokens makes a matrix, and returns a view of it
-        plan[address].append(_Tap(owner, role, result.id if same else i))
+        plan[address].append(Tap(owner, role, result.id if same else i))
         return True
 
     for k, unit in enumerate(described):
@@ -208,13 +239,13 @@ def plan_taps(described: Sequence[Described], layers: list[int], links: Links) -
         if address is None:
             continue
         if not x_is_read and not add.attrs.get("fused") and set(candidate.route.kinds()) <= {"view"}:
-            plan[address].append(_Tap(k, "x operand", add.id, candidate.shortcut.position))
+            plan[address].append(Tap(k, "x operand", add.id, candidate.shortcut.position))
         if candidate.merge == "concat":
-            plan[address].append(_Tap(k, "parts", add.id, candidate.branches[0].position))
+            plan[address].append(Tap(k, "parts", add.id, candidate.branches[0].position))
         elif len(candidate.branches) == 1 and not candidate.sides:
-            plan[address].append(_Tap(k, "operands", add.id, _operand(candidate.shortcut, add)))
+            plan[address].append(Tap(k, "operands", add.id, _operand(candidate.shortcut, add)))
         elif add.op == "add" and not add.attrs.get("fused"):
-            plan[address].insert(0, _Tap(k, "shortcut", add.id, candidate.shortcut.position))
+            plan[address].insert(0, Tap(k, "shortcut", add.id, candidate.shortcut.position))
     for k, i in enumerate(layers):
         at_result(len(described) + k, "layer", i)
     return plan
@@ -248,7 +279,7 @@ def tap_inputs(taps: Taps, described: Sequence[Described], links: Links, tensors
     by_leaf = dict(zip(leaves, tensors, strict=False))
     for k, unit in enumerate(described):
         if unit.candidate.x in by_leaf:
-            taps.read(_Tap(k, "x", unit.candidate.x), by_leaf[unit.candidate.x])
+            taps.read(Tap(k, "x", unit.candidate.x), by_leaf[unit.candidate.x])
 
 
 def similarity(x: torch.Tensor) -> torch.Tensor | None:
@@ -265,7 +296,7 @@ def similarity(x: torch.Tensor) -> torch.Tensor | None:
     return ((unit.sum(1).square().sum(-1) - count) / (count * (count - 1))).mean()
 
 
-def _norm(x: torch.Tensor) -> torch.Tensor:
+def norm(x: torch.Tensor) -> torch.Tensor:
     """L2 norm, squared and summed in double precision where the device has it: a stream may be as large as 1e30."""
     wide = torch.complex128 if x.is_complex() else torch.float64
     norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if x.device.type == "mps" else wide)
@@ -279,5 +310,6 @@ def _cosine(a: torch.Tensor, b: torch.Tensor, size_a: torch.Tensor, size_b: torc
     return (x * y.conj()).real.sum().clamp(-1.0, 1.0)
 
 
-def _rms(x: torch.Tensor) -> torch.Tensor:
-    return _norm(x) / math.sqrt(max(x.numel(), 1))
+def rms(x: torch.Tensor) -> torch.Tensor:
+    """Root mean square."""
+    return norm(x) / math.sqrt(max(x.numel(), 1))
