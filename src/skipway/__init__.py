@@ -11,10 +11,12 @@ from typing import Any, Final
 __version__ = "0.1.0"
 
 _WHERE: Final = {
+    "Alteration": "skipway.units.alteration",
     "Design": "skipway.designs",
     "DesignInfo": "skipway.designs",
     "FeatureNet": "skipway.models",
     "Inspection": "skipway.diagnostics.inspection",
+    "Monitor": "skipway.diagnostics.monitor",
     "Net": "skipway.models",
     "Op": "skipway.form",
     "SkipwayError": "skipway.errors",
@@ -39,12 +41,13 @@ _WHERE: Final = {
     "list_models": "skipway.models",
     "load_model": "skipway.models.load",
     "load_torchvision_state_dict": "skipway.models",
+    "what_if": "skipway.units.what_if",
 }
 __all__ = [
-    "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Net", "Op", "OptimizerSpec",
-    "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm", "__version__",
-    "compare", "create_model", "fit", "inspect", "list_designs", "list_models", "load_comparison", "load_model",
-    "load_run", "load_torchvision_state_dict", "resume",
+    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Monitor", "Net", "Op",
+    "OptimizerSpec", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm",
+    "__version__", "compare", "create_model", "fit", "inspect", "list_designs", "list_models", "load_comparison",
+    "load_model", "load_run", "load_torchvision_state_dict", "resume", "what_if",
 ]  # fmt: skip
 
 

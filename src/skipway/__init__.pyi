@@ -2,6 +2,7 @@ from skipway.designs import Design as Design
 from skipway.designs import DesignInfo as DesignInfo
 from skipway.diagnostics.inspect import inspect as inspect
 from skipway.diagnostics.inspection import Inspection as Inspection
+from skipway.diagnostics.monitor import Monitor as Monitor
 from skipway.errors import SkipwayError as SkipwayError
 from skipway.form import Op as Op
 from skipway.form import UnitForm as UnitForm
@@ -26,5 +27,7 @@ from skipway.train.fit import resume as resume
 from skipway.train.plan import fit as fit
 from skipway.train.run import Run as Run
 from skipway.train.run import load_run as load_run
+from skipway.units.alteration import Alteration as Alteration
+from skipway.units.what_if import what_if as what_if
 
 __version__: str

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skipway.units.find import Term
     from skipway.units.links import Links
 
-__all__ = ["Scalars", "Tap", "Taps", "norm", "plan_taps", "rms", "similarity", "tap_inputs"]
+__all__ = ["Reader", "Scalars", "Tap", "Taps", "norm", "plan_taps", "rms", "similarity", "tap_inputs"]
 
 
 class Scalars:
@@ -89,23 +89,15 @@ class Tap:
     position: int = -1
 
 
-class Taps(AddressedMode[list[Tap]]):
-    """Reads tensors where the recorded run says that they are made."""
+class Reader:
+    """Reads tensors at function calls that the recorded run names."""
 
-    def __init__(self, plan: dict[Address, list[Tap]], links: Links, stack: ModuleStack, scalars: Scalars) -> None:
-        super().__init__(plan, stack)
+    def __init__(self, links: Links, scalars: Scalars) -> None:
         self._nodes, self._scalars = links.nodes, scalars
         self._held: dict[int, torch.Tensor] = {}
         self.roots: dict[int, torch.Tensor] = {}
         self.constant: set[int] = set()
         """Units whose x was seen and needs no gradient."""
-
-    def at(self, planned: list[Tap], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call and read its operands and its result."""
-        self.before(planned, args, kwargs)
-        out = func(*args, **kwargs)
-        self.after(planned, out)
-        return out
 
     def before(self, planned: list[Tap], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the operands of a call."""
@@ -212,6 +204,21 @@ class Taps(AddressedMode[list[Tap]]):
             put(owner, "cosine", _cosine(shortcut, branch, a, b))
 
 
+class Taps(AddressedMode[list[Tap]], Reader):
+    """A mode that reads where the recorded run says that tensors are made."""
+
+    def __init__(self, plan: dict[Address, list[Tap]], links: Links, stack: ModuleStack, scalars: Scalars) -> None:
+        AddressedMode.__init__(self, plan, stack)
+        Reader.__init__(self, links, scalars)
+
+    def at(self, planned: list[Tap], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call and read its operands and its result."""
+        self.before(planned, args, kwargs)
+        out = func(*args, **kwargs)
+        self.after(planned, out)
+        return out
+
+
 def plan_taps(described: Sequence[Described], layers: list[int], links: Links) -> dict[Address, list[Tap]]:
     """What to read at which function call: of a unit x, the operands, the join and the end; of a layer its result."""
     last = {node.caller: node.id for node in links.nodes if node.caller is not None}
@@ -273,13 +280,13 @@ def _is_result(i: int, last: int, links: Links) -> bool:
     return i == last or links.strip(last) == links.strip(i) or final.attrs.get("extra", False)
 
 
-def tap_inputs(taps: Taps, described: Sequence[Described], links: Links, tensors: list[torch.Tensor]) -> None:
+def tap_inputs(reader: Reader, described: Sequence[Described], links: Links, tensors: list[torch.Tensor]) -> None:
     """Read x where it is the model's input itself."""
     leaves = [n.id for n in links.nodes if n.op == "input"]
     by_leaf = dict(zip(leaves, tensors, strict=False))
     for k, unit in enumerate(described):
         if unit.candidate.x in by_leaf:
-            taps.read(Tap(k, "x", unit.candidate.x), by_leaf[unit.candidate.x])
+            reader.read(Tap(k, "x", unit.candidate.x), by_leaf[unit.candidate.x])
 
 
 def similarity(x: torch.Tensor) -> torch.Tensor | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -11,9 +12,18 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from skipway.errors import SkipwayError
 
-__all__ = ["Batch", "call_arguments", "copied", "describe", "output_tensors", "tensors_of", "unwrapped"]
+__all__ = ["Batch", "Call", "call_arguments", "copied", "describe", "output_tensors", "tensors_of", "unwrapped"]
 
-Batch: TypeAlias = torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Positional and keyword arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+Batch: TypeAlias = torch.Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any] | Call
 
 
 def call_arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -26,6 +36,8 @@ def call_arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (batch,), {}
     if isinstance(batch, Mapping):
         return (), dict(batch)
+    if isinstance(batch, Call):
+        return batch.args, dict(batch.kwargs)
     if isinstance(batch, (tuple, list)):
         return tuple(batch), {}
     raise SkipwayError(

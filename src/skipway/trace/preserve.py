@@ -16,10 +16,11 @@ from skipway.trace.buffers import Buffers
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Preserved", "preserved"]
+__all__ = ["Preserved", "is_preserved", "preserved"]
 
 _Member = TypeVar("_Member", bound=torch.Tensor)
 _LAZY: Final = (nn.UninitializedParameter, nn.UninitializedBuffer)
+_running: Final[list[nn.Module]] = []
 
 
 class Preserved:
@@ -90,10 +91,17 @@ def preserved(model: nn.Module, *, parameters: bool = False) -> Iterator[Preserv
     snapshot = Preserved(model)
     if parameters:
         snapshot.keep_parameters()
+    _running.append(model)
     try:
         yield snapshot
     finally:
+        _running.remove(model)
         snapshot.restore()
+
+
+def is_preserved(model: nn.Module) -> bool:
+    """Whether what `model` does now is undone afterwards: it is being looked at, not trained."""
+    return any(m is model for m in _running)
 
 
 def _initialised(tensors: list[_Member]) -> list[_Member]:
