@@ -18,7 +18,6 @@ from faults.nets import (
     ids,
     images,
     mlp,
-    preact,
     preact_net,
     prenorm,
     prenorm_net,
@@ -121,7 +120,7 @@ class Fading(nn.Module):
 
     def __init__(self, gated: bool, width: int = 16) -> None:
         super().__init__()
-        self.gated, self.branch = gated, preact(width)
+        self.gated, self.branch = gated, nn.Sequential(conv(width), nn.ReLU(), conv(width))
         self.gate = nn.Parameter(torch.full((1, width, 1, 1), -1.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
