@@ -19,6 +19,7 @@ _WHERE: Final = {
     "Monitor": "skipway.diagnostics.monitor",
     "Net": "skipway.models",
     "Op": "skipway.form",
+    "PathSpectrum": "skipway.diagnostics.path_spectrum_result",
     "SkipwayError": "skipway.errors",
     "Stack": "skipway.models",
     "Unit": "skipway.models",
@@ -47,7 +48,7 @@ __all__ = [
     "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Monitor", "Net", "Op",
     "OptimizerSpec", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm",
     "__version__", "compare", "create_model", "fit", "inspect", "list_designs", "list_models", "load_comparison",
-    "load_model", "load_run", "load_torchvision_state_dict", "resume", "what_if",
+    "load_model", "load_run", "load_torchvision_state_dict", "path_spectrum", "resume", "what_if",
 ]  # fmt: skip
 
 

@@ -3,6 +3,8 @@ from skipway.designs import DesignInfo as DesignInfo
 from skipway.diagnostics.inspect import inspect as inspect
 from skipway.diagnostics.inspection import Inspection as Inspection
 from skipway.diagnostics.monitor import Monitor as Monitor
+from skipway.diagnostics.path_spectrum import path_spectrum as path_spectrum
+from skipway.diagnostics.path_spectrum_result import PathSpectrum as PathSpectrum
 from skipway.errors import SkipwayError as SkipwayError
 from skipway.form import Op as Op
 from skipway.form import UnitForm as UnitForm
