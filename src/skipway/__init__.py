@@ -36,6 +36,7 @@ _WHERE: Final = {
     "fit": "skipway.train.plan",
     "load_comparison": "skipway.study.comparison",
     "load_run": "skipway.train.run",
+    "path_spectrum": "skipway.diagnostics.path_spectrum",
     "resume": "skipway.train.fit",
     "inspect": "skipway.diagnostics.inspect",
     "list_designs": "skipway.models",
