@@ -137,8 +137,8 @@ def _notes(scene: Scene) -> list[str]:
         notes.append(f"{_units(plan.elsewhere)} of the model not counted: not behind the first one")
     if uncounted:
         notes.append(
-            f"{_units(uncounted)} of the stream not counted: there is no join by a function call with gradients on "
-            "that could be intercepted, and a path through the branch counts nothing for it"
+            f"{_units(uncounted)} not counted, and a path through such a branch counts nothing for it: not proved, or "
+            "joined where no function call with gradients on could be intercepted"
         )
     if not plan.chain:
         notes.append("there are ways around units, so that the number of paths of a length is not exactly C(L,k)")

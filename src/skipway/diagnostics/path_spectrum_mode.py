@@ -72,6 +72,9 @@ class Marks(AddressedMode[list["Act"]]):
 
     def at(self, planned: list[Act], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call with its operands marked."""
+        for act in planned:
+            if act.kind == "x read" and self.x is None:
+                self._read(act, args)
         marks = [act for act in planned if act.unit >= 0]
         sides = [act for act in marks if act.kind == "lerp"]
         if self._switch is None or not torch.is_grad_enabled():
@@ -97,6 +100,13 @@ class Marks(AddressedMode[list["Act"]]):
             if result.requires_grad:
                 self.x = Place(result)
         return out
+
+    def _read(self, act: Act, args: tuple[Any, ...]) -> None:
+        """Note x where it is an operand."""
+        operands = [a for a in args if isinstance(a, torch.Tensor)]
+        at = act.positions[0]
+        if at < len(operands) and tuple(operands[at].shape) == self._nodes[act.node].shape:
+            self.x = Place(operands[at]) if operands[at].requires_grad else None
 
     # ---- operands
 

@@ -36,7 +36,8 @@ class Act:
 
     Args:
         kind: ``"operand"``: mark the operands at `positions`; ``"part"``: mark parts of the list or stack that is the
-            first argument; ``"lerp"``: mark one side of an interpolation; ``"x"`` and ``"end"``: note the result.
+            first argument; ``"lerp"``: mark one side of an interpolation; ``"x"`` and ``"end"``: note the result;
+            ``"x read"``: note the operand.
         node: the recorded operation.
         unit: number of the counted unit.
         shortcut: whether the operand is the shortcut.
@@ -92,7 +93,7 @@ def plan_marks(described: Sequence[Described], links: Links) -> Plan | None:
     for at, (first, _, marks) in enumerate(marked):
         x = first.candidate.x
         leaf = links.nodes[x].op == "input"
-        if not marks or not (leaf or _result(x, last, links)):
+        if not marks or not (leaf or _result(x, last, links) or _reading(x, links)):
             continue
         return _planned(marked[at:], x, leaf, links, last, before=[path for _, path, _ in marked[:at]])
     return None
@@ -112,8 +113,11 @@ def _planned(
     for number, (_, _, marks) in enumerate(counted):
         for address, found in marks.items():
             acts[address] += [replace(act, unit=number) for act in found]
-    if not leaf:
+    if _result(x, last, links):
         _watch("x", x, acts, last, links)
+    elif not leaf:
+        for address, act in _reading(x, links).items():
+            acts[address].insert(0, act)
     end = counted[-1][0]
     for node in (end.end, end.candidate.join):
         if _result(node, last, links):
@@ -130,6 +134,16 @@ def _planned(
         uncounted=uncounted,
         elsewhere=len(marked) - len(behind),
     )
+
+
+def _reading(x: int, links: Links) -> dict[Address, Act]:
+    """The call that reads x first, for one that no call returns (``x.mT``, an alias); empty if there is none."""
+    for c in sorted(links.consumers[x]):
+        node = links.nodes[c]
+        address = links.graph.address(node)
+        if address is not None and not node.attrs.get("fused"):
+            return {address: Act("x read", x, positions=(node.inputs.index(x),))}
+    return {}
 
 
 def _watch(kind: str, i: int, acts: dict[Address, list[Act]], last: _Last, links: Links) -> None:

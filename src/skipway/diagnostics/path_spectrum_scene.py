@@ -20,6 +20,7 @@ from skipway.trace.preserve import preserved
 from skipway.trace.record import record
 from skipway.units.describe import describe as describe_units
 from skipway.units.find import find
+from skipway.units.naming import paths
 from skipway.units.prove import prove
 
 if TYPE_CHECKING:
@@ -176,12 +177,15 @@ def set_up(model: nn.Module, batch: Batch, loss: Loss | None, of: Of) -> Scene:
     proofs, _ = prove(model, batch, described, found.links, keep_parameters=trace.writes_parameters)
     kept = [unit for unit, proof in zip(described, proofs, strict=True) if proof.holds]
     plan = plan_marks(kept, found.links)
+    named = zip(paths(described, found.links), proofs, strict=True)
+    unproved = [path for path, proof in named if not proof.holds]
     if plan is None:
         raise SkipwayError(
             "the model has no residual unit on its main stream" if not kept
             else f"none of {len(kept)} residual units joins by a function that can be intercepted",
             "a residual network whose joins run as Python", "skipway.inspect(model, batch) to see what it has",
         )  # fmt: skip
+    plan.uncounted += unproved
     return Scene(
         model, batch, loss, of, found.links, plan, _allowed(trace.graph, model),
         max(n.nbytes for n in trace.graph.nodes), trace.writes_parameters,
