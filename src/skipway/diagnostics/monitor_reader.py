@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.diagnostics.taps import Reader, Scalars, Tap, plan_taps, tap_inputs
+from skipway.diagnostics.taps import Reader, Scalars, Tap, norm, plan_taps, tap_inputs
 from skipway.trace.batch import output_tensors
-from skipway.units.intercept import Plan
+from skipway.units.intercept import Plan, shows_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,6 +41,7 @@ class Sample(Scalars):
         super().__init__()
         self._batch, self._samples = batch, samples
         self.failure: Exception | None = None
+        self._last: tuple[torch.Tensor, int, torch.Tensor] | None = None
 
     def attempt(self, action: Callable[..., object], *args: Any) -> None:
         """Do something, unless something went wrong before."""
@@ -53,6 +54,19 @@ class Sample(Scalars):
     def gradient(self, unit: int, name: str, gradient: torch.Tensor) -> None:
         """Keep the norm of a gradient that came by."""
         self.attempt(super().gradient, unit, name, gradient)
+
+    def size(self, x: torch.Tensor) -> torch.Tensor:
+        """L2 norm; the stream behind a unit, the next unit's x and its shortcut are often one tensor, and cost once."""
+        if self._last is not None and self._last[1] == x._version and shows_same(self._last[0], x):
+            return self._last[2]
+        found = norm(x)
+        self._last = (x, x._version, found)
+        return found
+
+    def read(self) -> dict[int, dict[str, float]]:
+        """All scalars, by unit and name; one transfer from the device."""
+        self._last = None
+        return super().read()
 
     def narrow(self, x: torch.Tensor) -> torch.Tensor:
         """The first samples: along the dimension that is N long, or where samples lie behind each other in rows."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skipway.diagnostics.taps import norm
 from skipway.units.links import members
 
 if TYPE_CHECKING:
@@ -48,32 +47,35 @@ class UpdateWatch:
         self, optimizers: Sequence[torch.optim.Optimizer], parameters: Sequence[Sequence[nn.Parameter]]
     ) -> None:
         self._parameters = parameters
-        self._copies: dict[int, torch.Tensor] = {}
-        self._sizes: dict[int, torch.Tensor] = {}
+        self._copies: list[torch.Tensor | None] = []
         self._hooks = ExitStack()
         for optimizer in optimizers:
             self._hooks.callback(optimizer.register_step_pre_hook(self._before).remove)
 
     def _before(self, *_: object) -> None:
         if not self._copies:
-            with torch.no_grad():
-                every = {id(p): p for parameters in self._parameters for p in parameters}
-                self._copies = {i: p.detach().clone() for i, p in every.items()}
-                self._sizes = {i: norm(copy) for i, copy in self._copies.items()}
+            self._copies = [_joined(parameters) for parameters in self._parameters]
 
     def finish(self, scalars: Scalars) -> None:
         """Keep ``update`` (‖Δw‖) and ``weight`` (‖w‖ before) of each unit; nothing if no optimizer stepped."""
         self.close()
-        if not self._copies:
-            return
-        with torch.no_grad():
-            every = {id(p): p for parameters in self._parameters for p in parameters}
-            moved = {i: norm(copy.sub_(every[i])) for i, copy in self._copies.items()}
-            for unit, parameters in enumerate(self._parameters):
-                if parameters:
-                    scalars.put(unit, "update", torch.stack([moved[id(p)] for p in parameters]).norm())
-                    scalars.put(unit, "weight", torch.stack([self._sizes[id(p)] for p in parameters]).norm())
+        copies, self._copies = self._copies, []
+        for unit, before in enumerate(copies):
+            after = _joined(self._parameters[unit])
+            if before is not None and after is not None:
+                scalars.put(unit, "weight", torch.linalg.vector_norm(before))
+                scalars.put(unit, "update", torch.linalg.vector_norm(after.sub_(before)))
 
     def close(self) -> None:
         """Take the hooks away."""
         self._hooks.close()
+
+
+def _joined(parameters: Sequence[nn.Parameter]) -> torch.Tensor | None:
+    """A copy of all values behind each other, in single precision at least: a few large operations for many small."""
+    if not parameters:
+        return None
+    with torch.no_grad():
+        real = [torch.view_as_real(p) if p.is_complex() else p for p in parameters]
+        copy = torch.cat([p.detach().reshape(-1) for p in real])
+        return copy if copy.dtype in (torch.float32, torch.float64) else copy.float()

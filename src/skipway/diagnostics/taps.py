@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from skipway.trace.addressed import AddressedMode
 from skipway.trace.batch import output_tensors, tensors_of
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from skipway.units.find import Term
     from skipway.units.links import Links
 
-__all__ = ["Reader", "Scalars", "Tap", "Taps", "norm", "plan_taps", "rms", "similarity", "tap_inputs"]
+__all__ = ["Reader", "Scalars", "Tap", "Taps", "norm", "plan_taps", "similarity", "tap_inputs"]
 
 
 class Scalars:
@@ -56,6 +55,14 @@ class Scalars:
     def narrow(self, x: torch.Tensor) -> torch.Tensor:
         """What of a tensor is looked at: all of it."""
         return x
+
+    def size(self, x: torch.Tensor) -> torch.Tensor:
+        """L2 norm of what was read in the forward run."""
+        return norm(x)
+
+    def rms(self, x: torch.Tensor) -> torch.Tensor:
+        """Root mean square."""
+        return self.size(x) / math.sqrt(max(x.numel(), 1))
 
     def take(
         self, unit: int, name: str, reduce: Callable[[torch.Tensor], torch.Tensor | None], x: torch.Tensor
@@ -125,7 +132,7 @@ class Reader:
 
     def read(self, tap: Tap, tensor: torch.Tensor) -> None:
         """Reduce one tensor, and its gradient when it comes."""
-        take = self._scalars.take
+        take, rms = self._scalars.take, self._scalars.rms
         with torch.no_grad():
             value = self._scalars.narrow(tensor.detach())
             if tap.role == "x":
@@ -190,14 +197,14 @@ class Reader:
             return
         branch = parts.pop(0 if tap.position == 0 else -1)
         size = sum(p.numel() for p in parts)
-        shortcut = torch.stack([norm(p) for p in parts]).norm()
+        shortcut = torch.stack([self._scalars.size(p) for p in parts]).norm()
         self._scalars.put(tap.owner, "shortcut_rms", shortcut / math.sqrt(max(size, 1)))
-        self._scalars.put(tap.owner, "branch_rms", rms(branch))
+        self._scalars.put(tap.owner, "branch_rms", self._scalars.rms(branch))
 
     def compare(self, owner: int, shortcut: torch.Tensor, branch: torch.Tensor) -> None:
         """Sizes of shortcut and branch, and the cosine between them."""
         put = self._scalars.put
-        a, b = norm(shortcut), norm(branch)
+        a, b = self._scalars.size(shortcut), self._scalars.size(branch)
         put(owner, "shortcut_rms", a / math.sqrt(max(shortcut.numel(), 1)))
         put(owner, "branch_rms", b / math.sqrt(max(branch.numel(), 1)))
         if shortcut.shape == branch.shape and self._scalars.wants("cosine"):
@@ -299,15 +306,18 @@ def similarity(x: torch.Tensor) -> torch.Tensor | None:
     if x.dim() != 3 or x.shape[1] < 2 or not x.is_floating_point():
         return None
     count = x.shape[1]
-    unit = nn.functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
-    return ((unit.sum(1).square().sum(-1) - count) / (count * (count - 1))).mean()
+    x = x if x.dtype == torch.float64 else x.float()
+    # A norm along strides (channels-last) takes three times as long as squares and their sum.
+    sizes = torch.linalg.vector_norm(x, dim=-1) if x.stride(-1) == 1 else x.square().sum(-1).sqrt()
+    together = (x / sizes.clamp_min(1e-12).unsqueeze(-1)).sum(1)
+    return ((together.square().sum(-1) - count) / (count * (count - 1))).mean()
 
 
 def norm(x: torch.Tensor) -> torch.Tensor:
     """L2 norm, squared and summed in double precision where the device has it: a stream may be as large as 1e30."""
     wide = torch.complex128 if x.is_complex() else torch.float64
-    norm: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if x.device.type == "mps" else wide)
-    return norm
+    found: torch.Tensor = torch.linalg.vector_norm(x, dtype=None if x.device.type == "mps" else wide)
+    return found
 
 
 def _cosine(a: torch.Tensor, b: torch.Tensor, size_a: torch.Tensor, size_b: torch.Tensor) -> torch.Tensor:
@@ -315,8 +325,3 @@ def _cosine(a: torch.Tensor, b: torch.Tensor, size_a: torch.Tensor, size_b: torc
     wide = a.dtype in (torch.float64, torch.complex128)
     x, y = (a / size_a, b / size_b) if wide or a.is_complex() else (a.float() / size_a, b.float() / size_b)
     return (x * y.conj()).real.sum().clamp(-1.0, 1.0)
-
-
-def rms(x: torch.Tensor) -> torch.Tensor:
-    """Root mean square."""
-    return norm(x) / math.sqrt(max(x.numel(), 1))
