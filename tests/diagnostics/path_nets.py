@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from oracle.path_polynomial import hand_back
 
-__all__ = ["CONV", "L", "TOKENS", "Detour", "batch_for", "make"]
+__all__ = ["CONV", "TOKENS", "L", "batch_for", "make"]
 
 N, T, D, C, S, L = 3, 5, 8, 6, 8, 4
 

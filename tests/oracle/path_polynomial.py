@@ -6,11 +6,14 @@ coefficients are the parts that passed k branches. L + 1 values of t determine t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["hand_back", "parts_by_interpolation"]
 

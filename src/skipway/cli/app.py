@@ -136,6 +136,15 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     profile: Annotated[
         str, typer.Option(metavar="|".join(PROFILES), help="How much to measure.", autocompletion=complete_profile)
     ] = "default",
+    paths: Annotated[
+        bool, typer.Option("--paths", help="Also measure the gradient by path length, exactly, with its checks.")
+    ] = False,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="K", help="With --paths: the longest length that stands by itself; by default at most 32."
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print the JSON report to standard output, nothing else.")
     ] = False,
@@ -160,8 +169,8 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         Request(
             model=model, input=input_, batch=batch, kwargs=kwargs, weights=weights, loss=loss,
             mode=None if train is None else "train" if train else "eval", device=device, dtype=dtype, amp=amp,
-            structure_only=structure_only, profile=profile, json=json, html=html, fail_on=fail_on,
-            ignore=tuple(ignore or ()),
+            structure_only=structure_only, profile=profile, paths=paths, max_length=max_length, json=json,
+            html=html, fail_on=fail_on, ignore=tuple(ignore or ()),
         )
     )  # fmt: skip
 

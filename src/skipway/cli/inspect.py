@@ -16,6 +16,7 @@ from skipway.cli.complete import PROFILES, SEVERITIES
 from skipway.cli.failures import FINDINGS, INTERRUPTED, as_usage
 from skipway.cli.losses import loss_by_name
 from skipway.diagnostics.inspect import inspect
+from skipway.diagnostics.path_spectrum import path_spectrum
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.models.load import LoadedModel, load_model, parse_input, read_batch, to_floating, with_keywords
 from skipway.report import dumps, inspection_parts
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from skipway.diagnostics.inspection import Inspection
+    from skipway.diagnostics.measure import Loss
     from skipway.models.load import Batch
 
 __all__ = ["Request", "run_inspect"]
@@ -53,6 +55,8 @@ class Request:
     amp: str | None = None
     structure_only: bool = False
     profile: str = "default"
+    paths: bool = False
+    max_length: int | None = None
     json: bool = False
     html: Path | None = None
     fail_on: str = "error"
@@ -79,12 +83,26 @@ def run_inspect(request: Request) -> int:
                     loaded.model, batch, loss=loss, structure_only=request.structure_only, profile=request.profile,
                     name=loaded.label,
                 )  # fmt: skip
+                if request.paths:
+                    inspection = _with_paths(inspection, request, loaded, batch, loss)
         except ModelRunError as error:
             raise ModelRunError(error.given, error.expected, _what_to_type(error, loaded, batch)) from error.__cause__
         except KeyboardInterrupt:
             print("interrupted; the model is as it was before", file=sys.stderr)
             return INTERRUPTED
     return _report(inspection, request)
+
+
+def _with_paths(
+    inspection: Inspection, request: Request, loaded: LoadedModel, batch: Batch, loss: Loss | None
+) -> Inspection:
+    """The inspection with the gradient by path length, or with a note why there is none."""
+    try:
+        spectrum = path_spectrum(loaded.model, batch, loss, request.max_length, name=loaded.label)
+    except SkipwayError as error:
+        note = f"the gradient by path length was not measured: {error.given}"
+        return replace(inspection, notes=[*inspection.notes, note])
+    return replace(inspection, paths=spectrum)
 
 
 def _what_to_type(error: ModelRunError, loaded: LoadedModel, batch: Batch) -> str:
@@ -121,6 +139,12 @@ def _check(request: Request) -> None:
         if value is not None and value not in known:
             with as_usage(option):
                 raise UnknownNameError("value", value, known)
+    if request.max_length is not None and not request.paths:
+        with as_usage("--max-length"):
+            raise SkipwayError("given without --paths", "the two together")
+    if request.paths and request.structure_only:
+        with as_usage("--paths"):
+            raise SkipwayError("given together with --structure-only", "one of the two")
     if request.html is not None:
         with as_usage("--html"):
             check_target(request.html)

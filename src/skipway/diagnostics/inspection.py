@@ -9,6 +9,7 @@ from rich.jupyter import JupyterMixin
 
 from skipway.diagnostics.finding import Finding, Severity, at_least
 from skipway.diagnostics.layer import Layer
+from skipway.diagnostics.path_spectrum_result import PathSpectrum
 from skipway.errors import SkipwayError
 from skipway.units.reading import checked, number
 from skipway.units.unit import Unexplained, Unit
@@ -50,6 +51,7 @@ class Inspection(JupyterMixin):
         notes: what was not looked at or done otherwise, and why.
         environment: versions and device.
         seconds: wall-clock time of the inspection.
+        paths: the gradient by path length, where it was asked for.
     """
 
     model: str
@@ -67,6 +69,7 @@ class Inspection(JupyterMixin):
     notes: list[str] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    paths: PathSpectrum | None = None
 
     def worst(self, threshold: str = "error", ignore: tuple[str, ...] = ()) -> list[Finding]:
         """Findings at or above `threshold`, rules in `ignore` left out."""
@@ -95,6 +98,7 @@ class Inspection(JupyterMixin):
             "notes": list(self.notes),
             "environment": dict(self.environment),
             "seconds": self.seconds,
+            **({} if self.paths is None else {"paths": self.paths.to_dict()}),
         }
 
     @classmethod
@@ -104,7 +108,8 @@ class Inspection(JupyterMixin):
         Raises:
             SkipwayError: another schema, a field that is missing or unknown, or a record that cannot be read.
         """
-        checked(data, ("schema", *_TEXTS, "units", "findings", "unexplained", *_REST), "inspection")
+        known = {name: value for name, value in data.items() if name != "paths"}  # older files have none
+        checked(known, ("schema", *_TEXTS, "units", "findings", "unexplained", *_REST), "inspection")
         if data["schema"] != _SCHEMA:
             raise SkipwayError(f"an inspection of schema {data['schema']!r}", repr(_SCHEMA), "inspect the model again")
         return cls(
@@ -119,6 +124,7 @@ class Inspection(JupyterMixin):
             environment=dict(data["environment"]),
             notes=list(data["notes"]),
             seconds=data["seconds"],
+            paths=PathSpectrum.from_dict(data["paths"]) if data.get("paths") is not None else None,
         )
 
     def to_html(self, path: str | PathLike[str]) -> Path:

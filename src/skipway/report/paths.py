@@ -15,8 +15,8 @@ __all__ = ["paths_parts", "paths_report", "paths_section"]
 BAR: Final = 16
 _BARS: Final = "│ share ┊ paths"
 _SAMPLED: Final = (
-    "Sampled is the mean norm by a single path with its standard error, and its share that norm times the number of "
-    "paths, which counts as if no two paths cancelled each other (arXiv 1605.06431)."
+    "sampled: the mean norm by a single path with its standard error, and the share which that norm times the number "
+    "of paths has, as if no two paths cancelled each other (arXiv 1605.06431)."
 )
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _OF_PATHS: Final = "┊"
@@ -139,7 +139,8 @@ def _part(share: float) -> str:
 
 
 def _notes(spectrum: PathSpectrum) -> tuple[Part, ...]:
-    return tuple(Skipped(what=note) for note in spectrum.notes)
+    legend = (Text(text=_SAMPLED, tone="muted"),) if spectrum.sampled else ()
+    return (*legend, *(Skipped(what=note) for note in spectrum.notes))
 
 
 # ---- table
@@ -178,7 +179,6 @@ def _table(spectrum: PathSpectrum, *, bars: bool) -> Table:
         columns=tuple(columns),
         rows=tuple(tuple(cells.get(c, "") for c in columns) for cells in rows),
         numeric=tuple(c for c in columns if c not in ("branches", _BARS)),
-        note=_SAMPLED if sampled else "",
     )
 
 

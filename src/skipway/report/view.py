@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.parts import FindingPart, Part, Section, Skipped, StreamMap, Text
 from skipway.report.numbers import bytes_text, count_text, short
+from skipway.report.paths import paths_section
 from skipway.report.profile import stream_profiles
 from skipway.report.road import layer_map, stream_map
 
@@ -36,6 +37,8 @@ def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
     if inspection.units:
         parts.append(stream_map(inspection.units))
         parts.extend(_slopes(inspection))
+    if inspection.paths is not None:
+        parts.append(paths_section(inspection.paths, charts=False))
     parts.extend(_unexplained(inspection.unexplained))
     parts.extend(Skipped(what=note) for note in inspection.notes)
     parts.extend(_findings(inspection))
@@ -53,6 +56,8 @@ def inspection_report(inspection: Inspection) -> tuple[Part, ...]:
     profiles = stream_profiles({inspection.model: inspection})
     if profiles:
         parts.append(Section(title="The signal by depth", parts=(*profiles, *_slopes(inspection))))
+    if inspection.paths is not None:
+        parts.append(paths_section(inspection.paths, charts=True))
     unknown = (*_unexplained(inspection.unexplained), *(Skipped(what=note) for note in inspection.notes))
     if unknown:
         parts.append(Section(title="What was not looked at", parts=unknown))
