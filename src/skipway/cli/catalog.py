@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from skipway.designs import DesignInfo
+    from skipway.diagnostics.rules._rule import Need
 
 __all__ = ["LISTS", "design_parts", "list_names", "rule_names", "show_rules"]
 
@@ -110,10 +111,21 @@ def show_rules(rule: str | None, pattern: str | None) -> int:
         [
             Text(text=f"rule {found.id} (at most {found.severity})", tone="title"), Text(text=found.summary),
             Text(text=found.explanation), Text(text=f"fix: {found.fix}"),
+            *_needs(found.needs),
             Text(text=f"source: {found.source}", tone="muted"),
         ]
     )  # fmt: skip
+    for title, program in (("a program that it convicts", found.faulty), ("its healthy twin", found.healthy)):
+        print()
+        show([Text(text=title, tone="title")])
+        print(program.strip("\n"))  # as it stands: code is not wrapped
     return 0
+
+
+def _needs(needs: Sequence[Need]) -> list[Part]:
+    from skipway.diagnostics.rules import NEEDS
+
+    return [Text(text="needs " + " and ".join(NEEDS[need] for need in needs))] if needs else []
 
 
 def design_parts(info: DesignInfo) -> list[Part]:

@@ -29,6 +29,7 @@ class Finding:
         fix: what to change, in words.
         source: where the rule and its threshold come from.
         message: what is wrong, in one sentence.
+        cause: id of the rule whose finding explains this one, if one does: mend that first.
     """
 
     rule: str
@@ -38,6 +39,7 @@ class Finding:
     fix: str = ""
     source: str = ""
     message: str = ""
+    cause: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values."""
@@ -49,6 +51,7 @@ class Finding:
             "evidence": dict(self.evidence),
             "fix": self.fix,
             "source": self.source,
+            "cause": self.cause,
         }
 
     @classmethod
@@ -59,12 +62,15 @@ class Finding:
             SkipwayError: a field is missing or unknown.
             UnknownNameError: the severity is none.
         """
-        checked(data, ("rule", "severity", "path", "message", "evidence", "fix", "source"), "finding")
+        data = {"cause": "", **data}  # records of before there were causes
+        checked(data, ("rule", "severity", "path", "message", "evidence", "fix", "source", "cause"), "finding")
         severity: Severity = data["severity"]
         if severity not in SEVERITIES:
             raise UnknownNameError("severity", severity, SEVERITIES)
         evidence = {name: restored(value) for name, value in data["evidence"].items()}
-        return cls(data["rule"], severity, data["path"], evidence, data["fix"], data["source"], data["message"])
+        return cls(
+            data["rule"], severity, data["path"], evidence, data["fix"], data["source"], data["message"], data["cause"]
+        )  # fmt: skip
 
 
 def at_least(severity: Severity, threshold: str) -> bool:

@@ -13,21 +13,22 @@ import torch
 from torch import nn
 
 from skipway.diagnostics.inspection import Inspection
+from skipway.diagnostics.judge import TRIVIAL, judge
+from skipway.diagnostics.lab import Lab
+from skipway.diagnostics.look import look
 from skipway.diagnostics.measure import Loss, Measured, measure
 from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
 from skipway.diagnostics.profile import slopes
-from skipway.diagnostics.rules import Evidence, run_rules
+from skipway.diagnostics.rules import Evidence, collect_wants, run_rules
+from skipway.diagnostics.words import loss_name, why_none, wrong_note
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.trace.batch import Batch, call_arguments, copied, describe, tensors_of, unwrapped
 from skipway.trace.record import Trace, record
 from skipway.units.describe import Described
 from skipway.units.describe import describe as describe_units
 from skipway.units.find import Found, find
-from skipway.units.kinds import cost, is_closed, kinds, levels
-from skipway.units.merges import mixing_joins
-from skipway.units.naming import paths, place_of
 from skipway.units.prove import WRONG, Proof, prove
-from skipway.units.unit import StreamNumbers, Unexplained, Unit
+from skipway.units.unit import StreamNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["PROFILES", "inspect"]
 
 PROFILES: Final = ("fast", "default", "thorough")
-_TRIVIAL: Final = "the branch does no work"
 
 
 def inspect(
@@ -105,8 +105,9 @@ def _inspected(
     if _on_meta(inner):
         batch = copied(batch, lambda t: t.to("meta"))
     _check(batch)
-    notes = [] if optimizer is None else ["no rule of this version looks at the optimizer"]
+    notes: list[str] = []
     trace = _recorded(inner, batch, addresses=not structure_only or profile != "fast")
+    keep = trace.writes_parameters
     found = find(trace.graph)
     described = describe_units(found)
     runs = {"trace": 1}
@@ -114,70 +115,100 @@ def _inspected(
     if profile == "fast":
         notes.append("proofs were skipped (profile fast)")
     else:
-        proofs, runs["prove"] = prove(
-            inner,
-            batch,
-            described,
-            found.links,
-            wrong=WRONG if profile == "thorough" else (),
-            keep_parameters=trace.writes_parameters,
-        )
-    kept, units, unexplained = _units(found, described, proofs, skipped=profile == "fast")
-    layers = []
+        wrong = WRONG if profile == "thorough" else ()
+        proofs, runs["prove"] = prove(inner, batch, described, found.links, wrong=wrong, keep_parameters=keep)
+    kept, units, unexplained = judge(found, described, proofs, skipped=profile == "fast")
     measured = Measured([], [])
-    if structure_only:
-        notes.append("the signal was not measured (structure only)")
-    elif _on_meta(inner):
-        notes.append("the signal was not measured (the model is on the meta device)")
-    else:
-        measured = _measured(inner, batch, kept, found, loss, keep_parameters=trace.writes_parameters)
+    signal = not structure_only and not _on_meta(inner) and trace.error is None
+    if signal:
+        measured = _measured(inner, batch, kept, found, loss, keep_parameters=keep)
         runs["measure"] = 1
         notes += measured.notes
         units = [replace(u, numbers=n) for u, n in zip(units, measured.units, strict=True)]
-        layers = measured.layers
-    first: dict[str, str] = {}
-    if not measured.finite:
-        first = first_non_finite(inner, batch, keep_parameters=trace.writes_parameters)
-        runs["search non-finite"] = 1
-        leaf = non_finite_leaf(inner)
-        if leaf:
-            first = {"operation": f"parameter {leaf}, which is not finite itself", "path": leaf.rpartition(".")[0]}
+    else:
+        notes.append(f"the signal was not measured ({_why_not_measured(trace, structure_only=structure_only)})")
+    in_lab = not structure_only and not _on_meta(inner) and profile != "fast"
     evidence = Evidence(
         units=units,
         graph=trace.graph,
-        layers=layers,
+        layers=measured.layers,
         scopes=[found.links.graph.chain(found.links.nodes[d.candidate.join].call) for d in kept],
         finite=measured.finite,
-        first_non_finite=first,
-        measured=not structure_only,
+        first_non_finite={} if measured.finite else _first_non_finite(inner, batch, runs, keep_parameters=keep),
+        measured=signal,
+        described=kept,
+        found=found,
+        model=inner,
+        optimizer=optimizer,
+        lab=Lab(inner, batch, loss, runs, keep_parameters=keep) if in_lab else None,
+        trace=trace,
+        backward_error=measured.backward_error,
+        autocast=_autocast_dtype(inner),
     )
-    if measured.units and not inner.training and _has_fresh_batch_norm(inner):
+    if in_lab and trace.error is None:
+        wants = collect_wants(evidence)
+        if wants:
+            runs["look"] = 1
+            evidence = replace(evidence, seen=look(inner, batch, trace.graph, wants, keep_parameters=keep))
+    findings, not_looked_at = run_rules(evidence)
+    if trace.error is not None and not any(f.severity == "error" for f in findings):
+        raise _failed_on(batch, trace.error) from trace.error
+    notes += _notes_on(inner, trace, measured)
+    if profile == "thorough" and kept:
+        notes.append(wrong_note(proofs))
+    if not units:
+        notes.append(why_none(trace, len(unexplained), sum(r.reason == TRIVIAL for r in found.rejected)))
+    return Inspection(
+        model=name or type(inner).__name__,
+        mode="train" if inner.training else "eval",
+        batch=describe(batch),
+        loss=loss_name(loss, structure_only=structure_only, value=measured.loss),
+        profile=f"{profile}, structure only" if structure_only else profile,
+        units=units,
+        findings=findings,
+        unexplained=unexplained,
+        layers=measured.layers,
+        slopes=slopes(units, measured.layers),
+        totals=_totals(trace),
+        runs=runs,
+        notes=notes + not_looked_at,
+        environment=_environment(inner),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _first_non_finite(model: nn.Module, batch: Batch, runs: dict[str, int], *, keep_parameters: bool) -> dict[str, str]:
+    runs["search non-finite"] = 1
+    leaf = non_finite_leaf(model)
+    if leaf:
+        return {"operation": f"parameter {leaf}, which is not finite itself", "path": leaf.rpartition(".")[0]}
+    return first_non_finite(model, batch, keep_parameters=keep_parameters)
+
+
+def _notes_on(model: nn.Module, trace: Trace, measured: Measured) -> list[str]:
+    notes = []
+    if trace.error is not None:
+        notes.append(f"the model raised {type(trace.error).__name__}; this is what ran until then")
+    if measured.units and not model.training and _has_fresh_batch_norm(model):
         notes.append(
             "BatchNorm statistics are still at their initial values: in eval mode nothing is normalised by them"
         )
     if trace.writes_parameters:
         notes.append("the model writes to its own parameters in forward; they were put back")
-    if profile == "thorough" and kept:
-        notes.append(_wrong_note(proofs))
-    if not units:
-        notes.append(_why_none(trace, unexplained, sum(r.reason == _TRIVIAL for r in found.rejected)))
-    return Inspection(
-        model=name or type(inner).__name__,
-        mode="train" if inner.training else "eval",
-        batch=describe(batch),
-        loss=_loss_name(loss, structure_only=structure_only, value=measured.loss),
-        profile=f"{profile}, structure only" if structure_only else profile,
-        units=units,
-        findings=run_rules(evidence),
-        unexplained=unexplained,
-        layers=layers,
-        slopes=slopes(units, layers),
-        totals=_totals(trace),
-        runs=runs,
-        notes=notes,
-        environment=_environment(inner),
-        seconds=time.perf_counter() - started,
-    )
+    return notes
+
+
+def _why_not_measured(trace: Trace, *, structure_only: bool) -> str:
+    if structure_only:
+        return "structure only"
+    return "the model is on the meta device" if trace.error is None else "the model raised"
+
+
+def _autocast_dtype(model: nn.Module) -> torch.dtype | None:
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return None
+    return torch.get_autocast_dtype(device)
 
 
 def _on_meta(model: nn.Module) -> bool:
@@ -200,56 +231,18 @@ def _check(batch: Batch) -> None:
 
 def _recorded(model: nn.Module, batch: Batch, *, addresses: bool) -> Trace:
     try:
-        return record(model, batch, addresses=addresses)
+        return record(model, batch, addresses=addresses, partial=True)
     except SkipwayError:
         raise
     except (Exception, SystemExit) as error:
-        raise ModelRunError(
-            f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
-            "an input that the model runs on: check shape, dtype and device",
-        ) from error
+        raise _failed_on(batch, error) from error
 
 
-def _units(
-    found: Found, described: list[Described], proofs: list[Proof], *, skipped: bool
-) -> tuple[list[Described], list[Unit], list[Unexplained]]:
-    links = found.links
-    named = paths(described, links)
-    kinds_ = kinds(described, links)
-    depths = levels(described, kinds_)
-    unproved_everywhere = skipped or all(p.reason.startswith("no numbers") for p in proofs)
-    kept: list[Described] = []
-    units: list[Unit] = []
-    unexplained: list[Unexplained] = []
-    for unit, path, kind, level, proof in zip(described, named, kinds_, depths, proofs, strict=True):
-        if not proof.holds and not unproved_everywhere:
-            unexplained.append(
-                Unexplained(path, "add", f"looks like {unit.form.equation()}, not proved: {proof.reason}")
-            )
-            continue
-        end, price = links.nodes[unit.end], cost(unit, links)
-        kept.append(unit)
-        units.append(
-            Unit(
-                index=len(units),
-                path=path,
-                kind=kind,
-                level=level,
-                form=unit.form,
-                proof_error=proof.error,
-                closed=is_closed(unit, links),
-                shape=end.shape,
-                dtype=str(end.dtype).removeprefix("torch."),
-                parameters=price.parameters,
-                flops=price.flops,
-                activation_bytes=price.activation_bytes,
-            )
-        )
-    unexplained += [
-        Unexplained(place_of(r.join, links), "add", r.reason) for r in found.rejected if r.reason != _TRIVIAL
-    ]
-    unexplained += [Unexplained(place_of(i, links), links.nodes[i].op, reason) for i, reason in mixing_joins(found)]
-    return kept, units, unexplained
+def _failed_on(batch: Batch, error: BaseException) -> ModelRunError:
+    return ModelRunError(
+        f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
+        "an input that the model runs on: check shape, dtype and device",
+    )
 
 
 def _measured(
@@ -266,29 +259,6 @@ def _measured(
             f"the model or the given loss failed: {type(error).__name__}: {error}",
             "loss(output) -> scalar tensor, where output is what the model returns",
         ) from error
-
-
-def _loss_name(loss: Loss | None, *, structure_only: bool, value: float | None) -> str:
-    if structure_only:
-        return "none (structure only)"
-    text = "fixed random projection of the outputs" if loss is None else getattr(loss, "__name__", type(loss).__name__)
-    return text if value is None else f"{text} = {value:.4g}"
-
-
-def _wrong_note(proofs: list[Proof]) -> str:
-    smallest = {k: min((p.wrong[k] for p in proofs if p.holds and k in p.wrong), default=None) for k in WRONG}
-    shown = ", ".join(f"wrong {k} misses by {v:.3g} eps" for k, v in smallest.items() if v is not None)
-    return f"deliberately wrong formulas, smallest error over all units: {shown}"
-
-
-def _why_none(trace: Trace, unexplained: list[Unexplained], trivial: int) -> str:
-    if not trace.graph.outputs or not any(trace.graph.nodes[o].data for o in trace.graph.outputs):
-        return "no units: no output of the model depends on its input"
-    if unexplained:
-        return f"no units: {len(unexplained)} joins were seen and none is a residual unit (see unexplained)"
-    if trivial:
-        return f"no units: at {trivial} joins the branch has no weights, pooling or normalisation"
-    return "no units: no tensor was seen added to something computed from it (a plain network?)"
 
 
 def _has_fresh_batch_norm(model: nn.Module) -> bool:

@@ -41,6 +41,7 @@ class Measured:
     loss: float | None = None
     notes: list[str] = field(default_factory=list)
     finite: bool = True
+    backward_error: str = ""
 
 
 def projection_loss(output: Any) -> torch.Tensor:
@@ -96,6 +97,7 @@ def measure(
         return tensor.detach().clone()
 
     value: float | None = None
+    failure = ""
     with preserved(model, parameters=keep_parameters), eager(), torch.enable_grad():
         args, kwargs = copied(call_arguments(batch), convert)
         with ModuleStack(model) as stack:
@@ -107,7 +109,7 @@ def measure(
         scalar = _loss_of(output, loss, notes)
         if scalar is not None:
             value = float(scalar.detach())
-            _backward(scalar, _earliest(taps.roots, links), notes)
+            failure = _backward(scalar, _earliest(taps.roots, links), notes)
     numbers = scalars.read()
     gradients = [v for found in numbers.values() for k, v in found.items() if k.startswith("grad")]
     if gradients and not any(gradients):
@@ -125,7 +127,7 @@ def measure(
         Layer(links.graph.calls[links.nodes[i].call].path, n.get("rms"), n.get("grad"))
         for i, n in ((node, numbers.get(first + k, {})) for k, node in enumerate(layers))
     ]
-    return Measured(units, trunk, value, notes, finite)
+    return Measured(units, trunk, value, notes, finite, failure)
 
 
 def _missing(units: list[StreamNumbers], constant: set[int], *, backward: bool) -> list[str]:
@@ -193,11 +195,14 @@ def _loss_of(output: Any, loss: Loss | None, notes: list[str]) -> torch.Tensor |
     return scalar
 
 
-def _backward(scalar: torch.Tensor, roots: list[torch.Tensor], notes: list[str]) -> None:
+def _backward(scalar: torch.Tensor, roots: list[torch.Tensor], notes: list[str]) -> str:
+    """Run backward; what it raised, if it did."""
     if not roots:
         notes.append("no stream tensor needs a gradient: only the forward half was measured")
-        return
+        return ""
     try:
         torch.autograd.grad(scalar, roots, allow_unused=True)
     except RuntimeError as error:
         notes.append(f"the backward run failed, only the forward half was measured: {str(error).splitlines()[0]}")
+        return str(error)
+    return ""

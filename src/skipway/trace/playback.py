@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.trace.graph import CONST, PARAM, Graph
@@ -12,11 +13,21 @@ from skipway.trace.operation import Operation, attributes
 if TYPE_CHECKING:
     from skipway.trace.tape import Seen, Tape
 
-__all__ = ["Playback"]
+__all__ = ["Playback", "Raised"]
 
 _SPLITS: Final = frozenset(
     ["split", "split_with_sizes", "chunk", "unbind", "unsafe_split", "unsafe_chunk", "tensor_split"]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An operation that raised (or gave nothing): its name, the module call it ran in, the nodes that it read."""
+
+    op: str
+    call: int
+    inputs: tuple[int, ...]
+    attrs: dict[str, Any]
 
 
 class Playback:
@@ -29,6 +40,8 @@ class Playback:
         self._writes: defaultdict[Any, list[tuple[int, int, bool, Seen]]] = defaultdict(list)
         self._time = 0
         self._ordinals: dict[tuple[int, str], int] = {}
+        self.raised: Raised | None = None
+        """The last operation of all, if it raised."""
 
     def know(self, seen: Seen, node: int) -> None:
         """Remember that a tensor holds the value of `node`."""
@@ -81,6 +94,7 @@ class Playback:
             op = known.op
             place = (call, op)
             ordinals[place] = ordinal = ordinals.get(place, -1) + 1
+            self.raised = None
             if read is None:
                 continue
             inputs = [read_now(seen, call) for seen in read if seen is not None]
@@ -100,6 +114,8 @@ class Playback:
                 self.know(out, node.id)
             elif out:
                 self._several(known, inputs, attrs, out, call)
+            elif out is None:
+                self.raised = Raised(op, call, tuple(inputs), attrs)
             for node in nodes[first:]:
                 node.ordinal, node.source, node.caller = ordinal, op, caller
             if flops and first < len(nodes):

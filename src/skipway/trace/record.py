@@ -21,7 +21,7 @@ from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, t
 from skipway.trace.graph import Graph
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import operation
-from skipway.trace.playback import Playback
+from skipway.trace.playback import Playback, Raised
 from skipway.trace.preserve import Preserved, preserved
 from skipway.trace.tape import Tape
 
@@ -35,11 +35,22 @@ __all__ = ["Trace", "record"]
 
 @dataclass
 class Trace:
-    """A recorded run: its graph and how much of the model it saw."""
+    """A recorded run: its graph and how much of the model it saw.
+
+    Args:
+        graph: operations and module calls.
+        operations: how many operations ran.
+        writes_parameters: whether the model wrote to its own parameters.
+        error: what the model raised, if it did and a partial record was asked for; the graph then ends there, and its
+            outputs are the values that the operation read that raised.
+        raised: that operation.
+    """
 
     graph: Graph
     operations: int
     writes_parameters: bool
+    error: Exception | None = None
+    raised: Raised | None = None
 
 
 class _Addresses(TorchFunctionMode):
@@ -95,13 +106,14 @@ class _SizingTape(Tape):
                 node.attrs["size"] = torch.linalg.vector_norm(tensor) / max(tensor.numel(), 1) ** 0.5
 
 
-def record(model: nn.Module, batch: Batch, *, addresses: bool = True) -> Trace:
+def record(model: nn.Module, batch: Batch, *, addresses: bool = True, partial: bool = False) -> Trace:
     """Run `model` once on a copy of `batch` without gradients and return what happened; the model is left as it was.
 
     Args:
         model: any module; it runs eagerly, in the mode it is in.
         batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         addresses: whether later runs have to find the operations again.
+        partial: where the model raises inside an operation, give what happened until then instead of raising.
     """
     args, kwargs = copied(call_arguments(batch))
     graph = Graph()
@@ -121,15 +133,26 @@ def record(model: nn.Module, batch: Batch, *, addresses: bool = True) -> Trace:
             for tensor in tensors_of((args, kwargs)):
                 seen = tape.see(tensor)
                 playback.know(seen, graph.leaf("input", seen[2], seen[4], data=True).id)
-            with tape, called or _unfused():
-                output = model(*args, **kwargs)
+            error: Exception | None = None
+            output = None
+            try:
+                with tape, called or _unfused():
+                    output = model(*args, **kwargs)
+            except Exception as raised:
+                if not partial:
+                    raise
+                error = raised
             playback.play()
             graph.outputs += [playback.read(tape.see(tensor), stack.top) for tensor in output_tensors(output)]
+            if error is not None:
+                if playback.raised is None or not playback.raised.inputs:
+                    raise error
+                graph.outputs += playback.raised.inputs
         finally:
             tape.close()
         writes = snapshot.parameters_written
     graph.reseed()
-    return Trace(graph, playback.count, writes)
+    return Trace(graph, playback.count, writes, error, None if error is None else playback.raised)
 
 
 @contextmanager

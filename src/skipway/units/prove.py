@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
 from skipway.trace.graph import Node, Place
@@ -23,6 +22,7 @@ from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.ops import ADDS_MATMUL, ADDS_PRODUCT, VIEW
 from skipway.trace.preserve import preserved
+from skipway.trace.unfused import Unfused
 from skipway.units.prediction import BOUND_EPS, Proof, Watched, is_fused_part
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _run(
         mode = _Replacement(watched, links, stack)
         mode.inputs(tensors_of((args, kwargs)))
         try:
-            with mode, _Unfused():
+            with mode, Unfused():
                 model(*args, **kwargs)
         except Exception as error:  # noqa: BLE001  # noise may take a model where it fails; units are then tried alone
             failure = f"the model failed on replaced values: {type(error).__name__}: {error}".splitlines()[0]
@@ -103,15 +103,6 @@ def _run(
         if unit.proof.error is None and not unit.proof.reason:
             unit.proof.reason = failure or "the run with replaced values did not come to its join"
     return [unit.proof for unit in watched]
-
-
-class _Unfused(TorchFunctionMode):
-    """Its presence alone switches off fused paths, as in the recorded run."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 class _Replacement(DispatchMode):

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Literal
 
 from skipway.diagnostics.finding import SEVERITIES, Finding, Severity
 from skipway.registry import Registry
 
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from skipway.diagnostics.lab import Lab
     from skipway.diagnostics.layer import Layer
+    from skipway.diagnostics.look import Want
     from skipway.trace.graph import Graph
+    from skipway.trace.record import Trace
+    from skipway.units.describe import Described
+    from skipway.units.find import Found
     from skipway.units.unit import Unit
 
-__all__ = ["RULES", "Check", "Evidence", "Rule", "rule", "run_rules"]
+__all__ = ["NEEDS", "RULES", "Check", "Evidence", "Need", "Rule", "Wants", "collect_wants", "rule", "run_rules"]
+
+Need = Literal["signal", "runs", "optimizer"]
+NEEDS: Final[Mapping[Need, str]] = {
+    "signal": "the measured signal",
+    "runs": "further runs of the model",
+    "optimizer": "the optimizer",
+}
+"""What a rule cannot do without, in words; the structure is always there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +45,15 @@ class Evidence:
         finite: whether every number on the stream and every output was finite.
         first_non_finite: where the first NaN or infinity was made, if one was: operation, module path, operands.
         measured: whether the signal was measured at all.
+        described: for each unit the nodes behind its formula; parallel to `units`.
+        found: relations of the graph (`found.links`), routes, all candidates and rejected joins.
+        model: the inspected module: read only.
+        optimizer: the optimizer that trains it, if one was given.
+        lab: makes further runs of the model; None where they are not paid for (profile fast, structure only).
+        seen: what `wants` asked for, by node and name; a number that could not be read is missing.
+        trace: the recorded run with what the model raised, if it did: the graph then ends at `trace.raised`.
+        backward_error: what the backward run raised, if it did.
+        autocast: dtype of the autocast under which the model runs, None without one.
     """
 
     units: Sequence[Unit]
@@ -38,9 +63,28 @@ class Evidence:
     finite: bool = True
     first_non_finite: dict[str, str] = field(default_factory=dict)
     measured: bool = False
+    described: Sequence[Described] = ()
+    found: Found
+    model: nn.Module
+    optimizer: torch.optim.Optimizer | None = None
+    lab: Lab | None = None
+    seen: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    trace: Trace
+    backward_error: str = ""
+    autocast: torch.dtype | None = None
+
+    @property
+    def main(self) -> list[int]:
+        """Positions of the units on the main stream, in order of execution."""
+        return [k for k, u in enumerate(self.units) if u.level == 0 and u.kind == "unit"]
+
+    def has(self, need: Need) -> bool:
+        """Whether what a rule needs is there."""
+        return {"signal": self.measured, "runs": self.lab is not None, "optimizer": self.optimizer is not None}[need]
 
 
 Check = Callable[[Evidence], Iterator[Finding]]
+Wants = Callable[[Evidence], Iterable["Want"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +98,13 @@ class Rule:
         explanation: how it is recognised, and what it is easily confused with.
         fix: what mends it.
         source: where rule and threshold come from.
+        faulty, healthy: two tiny programs that define ``model`` and ``batch`` (and ``loss``, ``optimizer`` where the
+            rule looks at them), the second differing only in the fault.
         check: yields the findings.
+        wants: yields what is to be read of single operations in one more forward run, which all rules share; asked for
+            only where the structure makes a rule suspicious. `Evidence.seen` holds the answers.
+        needs: what the rule cannot do without: it is not asked where that is missing, and the report says so.
+        explains: ids of symptoms that a finding of this rule explains; they are folded under it.
         symptom: whether it shows an effect, whose cause other rules may name; symptoms come after causes.
     """
 
@@ -64,14 +114,39 @@ class Rule:
     explanation: str
     fix: str
     source: str
+    faulty: str
+    healthy: str
     check: Check
+    wants: Wants | None = None
+    needs: tuple[Need, ...] = ()
+    explains: tuple[str, ...] = ()
     symptom: bool = False
+
+    def finding(
+        self,
+        path: str,
+        message: str,
+        evidence: Mapping[str, float | int | str],
+        *,
+        severity: Severity | None = None,
+        fix: str | None = None,
+    ) -> Finding:
+        """A finding of this rule; severity and fix are the rule's own unless they are given."""
+        return Finding(
+            rule=self.id,
+            severity=severity or self.severity,
+            path=path,
+            evidence=evidence,
+            fix=fix or self.fix,
+            source=self.source,
+            message=message,
+        )
 
 
 RULES: Registry[Rule] = Registry("rule", "skipway.diagnostics.rules")
 
 
-def rule(
+def rule(  # noqa: PLR0913  # one for each field of a rule
     id: str,  # noqa: A002  # a rule has an id
     *,
     severity: Severity,
@@ -79,6 +154,11 @@ def rule(
     explanation: str,
     fix: str,
     source: str,
+    faulty: str,
+    healthy: str,
+    wants: Wants | None = None,
+    needs: tuple[Need, ...] = (),
+    explains: tuple[str, ...] = (),
     symptom: bool = False,
 ) -> Callable[[Check], Check]:
     """Register a function as the check of a rule."""
@@ -93,7 +173,12 @@ def rule(
                 explanation=explanation,
                 fix=fix,
                 source=source,
+                faulty=faulty,
+                healthy=healthy,
                 check=check,
+                wants=wants,
+                needs=needs,
+                explains=explains,
                 symptom=symptom,
             ),
         )
@@ -102,7 +187,46 @@ def rule(
     return register
 
 
-def run_rules(evidence: Evidence) -> list[Finding]:
-    """All findings, gravest first; within one severity causes before symptoms, each in the order of the model."""
-    found = [finding for name in RULES for finding in RULES[name].check(evidence)]
-    return sorted(found, key=lambda f: (SEVERITIES.index(f.severity), RULES[f.rule].symptom))
+def collect_wants(evidence: Evidence) -> list[Want]:
+    """What all rules want to see of single operations."""
+    return [want for name in RULES if (asks := RULES[name].wants) is not None for want in asks(evidence)]
+
+
+def run_rules(evidence: Evidence) -> tuple[list[Finding], list[str]]:
+    """All findings, and what was not looked at.
+
+    The gravest come first; within one severity causes before symptoms, each in the order of the model. A symptom that a
+    finding explains comes right behind it.
+    """
+    found: list[Finding] = []
+    missing: dict[Need, list[str]] = {}
+    for name in RULES:
+        lacking = [need for need in RULES[name].needs if not evidence.has(need)]
+        if lacking:
+            missing.setdefault(lacking[0], []).append(name)
+        else:
+            found += RULES[name].check(evidence)
+    found.sort(key=lambda f: (SEVERITIES.index(f.severity), RULES[f.rule].symptom))
+    notes = [f"not looked at without {NEEDS[need]}: {', '.join(names)}" for need, names in missing.items()]
+    return _folded(found), notes
+
+
+def _folded(found: list[Finding]) -> list[Finding]:
+    """Every symptom that another finding explains, right behind the first finding that does."""
+    causes = {f.rule: RULES[f.rule].explains for f in found if f.severity != "info"}
+    causes = {cause: tuple(s for s in symptoms if s != cause) for cause, symptoms in causes.items()}
+    explained: dict[str, str] = {}
+    for cause, symptoms in causes.items():
+        for symptom in symptoms:
+            if cause not in explained:  # a chain of causes is not followed
+                explained.setdefault(symptom, cause)
+    ordered: list[Finding] = []
+    for finding in found:
+        if finding.rule in explained:
+            continue
+        ordered.append(finding)
+        if any(explained.get(f.rule) == finding.rule for f in found):
+            last = finding is [f for f in found if f.rule == finding.rule][-1]
+            if last:
+                ordered += [replace(f, cause=finding.rule) for f in found if explained.get(f.rule) == finding.rule]
+    return ordered

@@ -22,6 +22,27 @@ _FEWEST_POINTS: Final = 6
 _SOURCE: Final = "He et al. 2016, arXiv 1603.05027, eq. 5; thresholds: spread over 169 public models at initialisation"
 
 
+def _program(unit: str) -> str:
+    return f"""
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branch = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+        nn.init.zeros_(self.branch[-1].weight)
+
+    def forward(self, x):
+        return {unit}
+
+
+model = nn.Sequential(nn.Linear(16, 16), *[Block() for _ in range(40)])
+batch = torch.randn(4, 16)
+"""
+
+
 @rule(
     "gradient-vanishing",
     severity="warning",
@@ -32,6 +53,9 @@ _SOURCE: Final = "He et al. 2016, arXiv 1603.05027, eq. 5; thresholds: spread ov
     " path, a missing shortcut).",
     fix="make the shortcut an identity and put norm and activation into the branch (pre-activation)",
     source=_SOURCE,
+    faulty=_program("0.7 * x + self.branch(x)"),
+    healthy=_program("x + self.branch(x)"),
+    needs=("signal",),
     symptom=True,
 )
 def vanishing(evidence: Evidence) -> Iterator[Finding]:
@@ -52,6 +76,9 @@ def vanishing(evidence: Evidence) -> Iterator[Finding]:
     " last, and it grows steadily. Common causes: branches at scale 1 without normalisation, λ > 1 on the shortcut.",
     fix="scale the branches down (zero-initialise their last layer or norm gain, 1/√L, Fixup) or normalise inside them",
     source=_SOURCE,
+    faulty=_program("1.5 * x + self.branch(x)"),
+    healthy=_program("x + self.branch(x)"),
+    needs=("signal",),
     symptom=True,
 )
 def exploding(evidence: Evidence) -> Iterator[Finding]:

@@ -15,6 +15,25 @@ if TYPE_CHECKING:
 
 __all__ = ["missing_shortcut"]
 
+_FAULTY: Final = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self, last):
+        super().__init__()
+        self.last = last
+        self.branch = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+
+    def forward(self, x):
+        y = self.branch(x)
+        return y if self.last else x + y
+
+
+model = nn.Sequential(*[Block(last=k == 5) for k in range(6)])
+batch = torch.randn(4, 16)
+"""
 _FEWEST_EQUALS: Final = 4
 _SHARE_WITH_SHORTCUT: Final = 0.75
 _DEEP: Final = 20
@@ -32,6 +51,8 @@ _WORK: Final = ops.WORKING
     " under 1/100 on the way to its first layer.",
     fix="add the module's input to its output: return x + self.branch(x)",
     source="He et al. 2015, arXiv 1512.03385, fig. 1 and 6",
+    faulty=_FAULTY,
+    healthy=_FAULTY.replace("y if self.last else x + y", "x + y"),
 )
 def missing_shortcut(evidence: Evidence) -> Iterator[Finding]:
     """Fire for the odd one out among equal modules, and for deep stacks without units whose gradient decays."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
@@ -11,6 +11,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["non_finite"]
+
+_FAULTY: Final = """
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return x + self.linear(x / 0.0)
+
+
+model = nn.Sequential(Block(), Block())
+batch = torch.randn(4, 16)
+"""
 
 
 @rule(
@@ -24,6 +42,9 @@ __all__ = ["non_finite"]
     "row that is"
     " masked everywhere a column that is not",
     source="measured",
+    faulty=_FAULTY,
+    healthy=_FAULTY.replace("x / 0.0", "x / 2.0"),
+    needs=("signal",),
 )
 def non_finite(evidence: Evidence) -> Iterator[Finding]:
     """Fire when anything measured was not finite."""

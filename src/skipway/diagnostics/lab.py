@@ -1,0 +1,109 @@
+"""Further runs of the model under inspection, for rules that have a suspicion and want it measured."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from skipway.diagnostics.measure import projection_loss
+from skipway.trace.batch import Batch, call_arguments, copied, output_tensors
+from skipway.trace.modules import eager
+from skipway.trace.preserve import preserved
+from skipway.trace.record import Trace, record
+from skipway.trace.unfused import Unfused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from torch import nn
+
+    from skipway.diagnostics.measure import Loss
+
+__all__ = ["Lab", "Mode"]
+
+Mode = Literal["train", "eval"]
+
+
+class Lab:
+    """Runs the model on request and leaves it as it was: parameters, buffers, modes, generators.
+
+    A rule asks for a run only after the structure, which costs nothing, has made it suspicious: healthy models pay
+    nothing. Every run is counted under the rule's id in `runs`. What the model raises, the method raises: a rule
+    decides what that means.
+
+    Args:
+        model: the module, read only.
+        batch: the batch of the inspection.
+        loss: maps the model's output to a scalar; the fixed random projection if None.
+        runs: where the runs are counted.
+        keep_parameters: put parameters back too, for a model that writes to them in forward.
+    """
+
+    def __init__(
+        self, model: nn.Module, batch: Batch, loss: Loss | None, runs: dict[str, int], *, keep_parameters: bool = False
+    ) -> None:
+        self.model, self.batch, self._loss, self._runs = model, batch, loss, runs
+        self._keep_parameters = keep_parameters
+
+    def outputs(
+        self,
+        rule: str,
+        *,
+        mode: Mode | None = None,
+        batch: Batch | None = None,
+        seed: int | None = None,
+        around: AbstractContextManager[Any] | None = None,
+    ) -> list[torch.Tensor]:
+        """All output tensors of one forward run without gradients.
+
+        Args:
+            rule: id of the rule that asks.
+            mode: run in train or eval mode; by default in the mode of the inspection.
+            batch: run on this; by default on the batch of the inspection.
+            seed: seed PyTorch's generator first; by default it stands where it stood at every other run.
+            around: held open during the run (a hook, a mode that watches).
+        """
+        with self._prepared(rule, mode, seed), torch.no_grad():
+            args, kwargs = copied(call_arguments(self.batch if batch is None else batch))
+            if around is None:
+                return [t.clone() for t in output_tensors(self.model(*args, **kwargs))]
+            with around:
+                return [t.clone() for t in output_tensors(self.model(*args, **kwargs))]
+
+    def trace(
+        self, rule: str, *, mode: Mode | None = None, batch: Batch | None = None, seed: int | None = None
+    ) -> Trace:
+        """A new recording, in another mode, on another batch or with other random numbers."""
+        with self._prepared(rule, mode, seed):
+            return record(self.model, self.batch if batch is None else batch)
+
+    def gradients(
+        self, rule: str, *, mode: Mode | None = None, batch: Batch | None = None, seed: int | None = None
+    ) -> dict[str, torch.Tensor | None]:
+        """The loss's gradient for every parameter that trains, by name; None where none arrives.
+
+        The gradients come from one `torch.autograd.grad`: no parameter's ``.grad`` is touched.
+        """
+        with self._prepared(rule, mode, seed), torch.enable_grad():
+            args, kwargs = copied(call_arguments(self.batch if batch is None else batch), lambda t: t.detach().clone())
+            named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+            loss = (self._loss or projection_loss)(self.model(*args, **kwargs))
+            found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+            return {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
+
+    def _prepared(self, rule: str, mode: Mode | None, seed: int | None) -> AbstractContextManager[None]:
+        self._runs[rule] = self._runs.get(rule, 0) + 1
+        return _prepared(self.model, mode, seed, keep_parameters=self._keep_parameters)
+
+
+@contextmanager
+def _prepared(model: nn.Module, mode: Mode | None, seed: int | None, *, keep_parameters: bool) -> Iterator[None]:
+    with preserved(model, parameters=keep_parameters), eager(), Unfused():
+        if mode is not None:
+            model.train(mode == "train")
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
