@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from skipway.diagnostics.inspect import inspect
-from skipway.diagnostics.inspection import Inspection
 from skipway.diagnostics.rules import RULES
+
+if TYPE_CHECKING:
+    from skipway.diagnostics.inspection import Inspection
 
 
 def judged(program: str) -> Inspection:
