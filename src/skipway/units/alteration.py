@@ -25,7 +25,8 @@ class Alteration:
             several run in parallel). 0 deletes the branch; its parameters then get gradients of zero, not None.
         branch_gradient: γ: the forward pass stays bit-identical, and the gradient that the merge sends into the branch
             is multiplied by γ. 0 cuts the branch out of the backward pass.
-        shortcut: ``"identity"``: ``x' = f( x + s·F(x) )``, whatever h was, where x has the shape of h(x); a number α:
+        shortcut: ``"identity"``: ``x' = f( x + s·F(x) )``, whatever h was, where x has the shape of h(x) (h still runs,
+            unused: its norms count their batches, its dropout draws its numbers); a number α:
             ``x' = f( α·h(x) + s·F(x) )`` (DeepNorm's α, arXiv:2203.00555, on post-norm units).
         after: ``"skip"``: ``x' = h(x) + s·F(x)``: activations and norms after the merge are left out.
         norm: ``"into_branch"``: a post-norm unit ``x' = N( h(x) + s·F(x) )`` becomes pre-norm,

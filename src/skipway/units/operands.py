@@ -38,7 +38,8 @@ _FACTORS: Final = (("mat1", "batch1", "mat", "tensor1"), ("mat2", "batch2", "vec
 
 
 Change: TypeAlias = "Callable[[Run, torch.Tensor], torch.Tensor]"
-"""Makes an operand's new value from its old one; with a method `factors` also that of a product that is not made."""
+"""Makes an operand's new value from its old one; with a method `factors` also that of a product that is not
+made, and with one `inside` in place."""
 
 
 class Scaled:
@@ -49,11 +50,15 @@ class Scaled:
 
     def __call__(self, _run: Run | None, value: torch.Tensor) -> torch.Tensor:
         """The value times the factor."""
-        return value * self.factor
+        return _applied(_Times, value, self.factor)
+
+    def inside(self, value: torch.Tensor) -> None:
+        """The same, written to where the value is."""
+        _applied(_TimesInside, value, self.factor, self.factor)
 
     def factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The same of a product a·b that is never made."""
-        return a * self.factor, b
+        return self(None, a), b
 
 
 class GradientScaled:
@@ -64,20 +69,33 @@ class GradientScaled:
 
     def __call__(self, _run: Run | None, value: torch.Tensor) -> torch.Tensor:
         """The value itself."""
-        scaled: torch.Tensor = _GradientScaled.apply(value, self.factor)
-        return scaled
+        return _applied(_GradientTimes, value, self.factor)
+
+    def inside(self, value: torch.Tensor) -> None:
+        """The same, where the value is."""
+        _applied(_TimesInside, value, 1.0, self.factor)
 
     def factors(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The gradient of a product is linear in what comes into it, for either factor."""
         return self(None, a), self(None, b)
 
 
-class _GradientScaled(torch.autograd.Function):
+def _applied(function: type[torch.autograd.Function], *arguments: Any) -> torch.Tensor:
+    out: torch.Tensor = function.apply(*arguments)
+    return out
+
+
+class _Times(torch.autograd.Function):
+    """Times a factor, both ways. A gradient times 1 is handed on as it is.
+
+    A product would be laid out anew, and sums over it further back would round in another order.
+    """
+
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(value: torch.Tensor, _factor: float) -> torch.Tensor:
-        return value.view_as(value)
+    def forward(value: torch.Tensor, factor: float) -> torch.Tensor:
+        return value * factor
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], _output: Any) -> None:
@@ -85,7 +103,29 @@ class _GradientScaled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gradients[0] * ctx.factor, None
+        return gradients[0] if ctx.factor == 1.0 else gradients[0] * ctx.factor, None
+
+
+class _GradientTimes(_Times):
+    """Times a factor, backward only."""
+
+    @staticmethod
+    def forward(value: torch.Tensor, _factor: float) -> torch.Tensor:
+        return value.view_as(value)
+
+
+class _TimesInside(torch.autograd.Function):
+    """Times one factor forward, in place, and another backward."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, factor: float, backward_factor: float) -> torch.Tensor:
+        ctx.factor = backward_factor
+        ctx.mark_dirty(value)
+        return value if factor == 1.0 else value.mul_(factor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return gradients[0] if ctx.factor == 1.0 else gradients[0] * ctx.factor, None, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +225,11 @@ class OperandEdit:
         holder: Any = args if isinstance(at, int) else kwargs
         value = holder[at]
         if self.slot.position == 0 and in_place(func):
-            value.copy_(self.change(run, value.clone()))
+            inside = getattr(self.change, "inside", None)
+            if inside is not None:
+                inside(value)
+            else:
+                value.copy_(self.change(run, value.clone()))
         else:
             holder[at] = self.change(run, value)
 
