@@ -151,7 +151,7 @@ def table(cases: list[Case], repeats: int, steps: int) -> list[str]:
         f"{machine(('torch',))}; {torch.get_num_threads()} thread(s).",
         f"{repeats} repeats, blocks of {steps} steps (25 where one in 25 is measured), paired in one run.",
         "",
-        "| training | seconds a step | measured | overhead, median | smallest to largest | limit | finding the units, once |",
+        "| training | seconds a step | measured | overhead, median | from, to | limit | finding the units, once |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in cases:

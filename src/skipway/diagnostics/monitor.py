@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
 from typing_extensions import Self
 
 from skipway.diagnostics.judge import judge
@@ -19,7 +20,8 @@ from skipway.diagnostics.monitor_rules import Watch
 from skipway.diagnostics.monitor_scale import ScaleWatch
 from skipway.diagnostics.monitor_update import UpdateWatch, branch_parameters
 from skipway.errors import SkipwayError
-from skipway.trace.batch import Call, tensors_of, unwrapped
+from skipway.trace.addressed import AddressedMode
+from skipway.trace.batch import Call, copied, tensors_of, unwrapped
 from skipway.units.intercept import intercepted
 from skipway.units.locate import locate
 
@@ -37,6 +39,7 @@ __all__ = ["Monitor"]
 
 _LOG: Final = logging.getLogger("skipway.monitor")
 _WHOLE: Final = -1
+_NOT_FOUND: Final = "the residual units could not be found"
 
 
 class _Measurement:
@@ -47,6 +50,7 @@ class _Measurement:
         self.scale = ScaleWatch()
 
     def close(self) -> None:
+        self.sample.let_go()
         self.update.close()
         self.scale.close()
 
@@ -130,6 +134,7 @@ class Monitor:
         self._located: Located | None = None
         self._watch: Watch | None = None
         self._measurement: _Measurement | None = None
+        self._find_on: Call | None = None
         self._said_uncalled = False
         self._call = NextCall(self._model, self._called)
         if batch is not None:
@@ -148,6 +153,7 @@ class Monitor:
             return
         measurement, self._measurement = self._measurement, None
         if measurement is not None:
+            self._call.leave()  # another one that intercepted the call may have put it back
             measurement.sample.attempt(self._finish, measurement)
             measurement.close()
             if measurement.sample.failure is not None:
@@ -161,7 +167,8 @@ class Monitor:
                 self._step,
             )
         self._step += 1
-        if self._step % self._every == 0 or self._call.waits or self._call.passed:
+        found_late = self._find_late()
+        if self.active and (found_late or self._step % self._every == 0 or self._call.waits or self._call.passed):
             self._call.wait()
 
     def close(self) -> None:
@@ -196,14 +203,28 @@ class Monitor:
         self._located, self._watch = located, Watch(located, self.units)
         self._parameters = branch_parameters(self._described, located.links, self._model)
 
+    def _find_late(self) -> bool:
+        """Find the units on a call that somebody else was intercepting, now that it is over."""
+        batch, self._find_on = self._find_on, None
+        if batch is None:
+            return False
+        try:
+            self._find(batch)
+        except Exception as error:  # noqa: BLE001  # as in `_called`
+            self._switch_off(_NOT_FOUND, error)
+        return True
+
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the model in a training call that is to be measured."""
         if self._located is None:
+            if any(isinstance(mode, AddressedMode) for mode in _get_current_function_mode_stack()):
+                self._find_on = Call(copied(args), copied(kwargs))
+                return self._model(*args, **kwargs)
             try:
                 self._find(Call(args, kwargs))
             except Exception as error:  # noqa: BLE001  # measuring must not stop a training
                 output = self._model(*args, **kwargs)  # raises what the model raises by itself
-                self._switch_off("the residual units could not be found", error)
+                self._switch_off(_NOT_FOUND, error)
                 return output
         if self._located is None:
             return self._model(*args, **kwargs)

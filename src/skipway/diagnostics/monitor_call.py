@@ -51,10 +51,10 @@ class NextCall:
 
     def wait(self) -> None:
         """Wait for the next call."""
-        if not self.waits:
+        place = vars(self._model)
+        if not self.waits or _PLACE not in place:  # a what-if run that ended has put back what it had found there
             self.waits, self.passed = True, False
-            place = vars(self._model)
-            self._before = [place[_PLACE]] if _PLACE in place else []
+            self._before = [place[_PLACE]] if place.get(_PLACE, self) is not self else []
             place[_PLACE] = self
         if not self._holds_eager and _can_be_compiled():
             self._eager.enter_context(_EAGER.held())

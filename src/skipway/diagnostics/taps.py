@@ -20,6 +20,8 @@ from skipway.trace.batch import output_tensors, tensors_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torch.utils.hooks import RemovableHandle
+
     from skipway.trace.graph import Address, Node
     from skipway.trace.modules import ModuleStack
     from skipway.units.describe import Described
@@ -41,6 +43,7 @@ class Scalars:
     def __init__(self) -> None:
         self._values: list[torch.Tensor] = []
         self._keys: list[tuple[int, str]] = []
+        self._on_leaves: list[RemovableHandle] = []  # a parameter, an input: they outlive the run
 
     def put(self, unit: int, name: str, value: torch.Tensor) -> None:
         """Keep a scalar under the number of its unit and its name."""
@@ -73,12 +76,24 @@ class Scalars:
             if value is not None:
                 self.put(unit, name, value)
 
+    def await_gradient(self, tensor: torch.Tensor, unit: int, name: str) -> None:
+        """Keep the norm of a tensor's gradient when it comes by."""
+        handle = tensor.register_hook(partial(self.gradient, unit, name))
+        if tensor.is_leaf:
+            self._on_leaves.append(handle)
+
     def gradient(self, unit: int, name: str, gradient: torch.Tensor) -> None:
         """Keep the norm of a gradient that came by."""
         self.take(unit, name, norm, self.narrow(gradient.detach()))
 
+    def let_go(self) -> None:
+        """Wait for no gradient any more."""
+        while self._on_leaves:
+            self._on_leaves.pop().remove()
+
     def read(self) -> dict[int, dict[str, float]]:
         """All scalars, by unit and name; one transfer from the device."""
+        self.let_go()
         found: dict[int, dict[str, float]] = defaultdict(dict)
         if self._values:
             for (unit, name), value in zip(self._keys, torch.stack(self._values).tolist(), strict=True):
@@ -153,7 +168,7 @@ class Reader:
         if tap.role in ("x", "layer"):
             self.roots.setdefault(tap.node, tensor)
         if self._scalars.wants(name):
-            tensor.register_hook(partial(self._scalars.gradient, tap.owner, name))
+            self._scalars.await_gradient(tensor, tap.owner, name)
 
     def matching(self, out: Any, node: Node) -> torch.Tensor | None:
         """The tensor of a function's result that a node stands for: the part it is, or the first of its shape."""
