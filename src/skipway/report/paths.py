@@ -99,13 +99,14 @@ def _checks(spectrum: PathSpectrum) -> Text:
 
 
 def _error(value: float) -> str:
-    return f"{value:.0e}".replace("e-0", "e-") if value else "0"
+    return short(value) if value == 0 or not value < 0.0095 else f"{value:.0e}".replace("e-0", "e-")
 
 
 def _lengths(spectrum: PathSpectrum) -> str:
     first, last = spectrum.carrying()
     units, most = len(spectrum.units), spectrum.max_length
-    through = f"{first} or more" if last > most else str(first) if first == last else f"{first} to {last}"
+    between = str(first) if first == last else f"{first} {'or' if last == first + 1 else 'to'} {last}"
+    through = f"{first} or more" if last > most else between
     mean = f"{'at least ' * (spectrum.longer_share is not None)}{spectrum.mean_length:.1f}"
     text = f"90 % of the gradient comes by paths through {through} of {units} branch{'es' * (units != 1)} (mean {mean})"
     if last > most:
