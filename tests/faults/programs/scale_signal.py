@@ -94,8 +94,8 @@ class GraphNorm(nn.Module):
         return F.layer_norm(h, h.shape[-1:])
 
 
-pair("rank-collapse", "graph", lambda f: TokenNet([Averaging(1.5 if f else 0.05) for _ in range(30)]), ids(),
-     severity="warning", where=None, reason="thirty steps of averaging over all nodes")  # fmt: skip
+pair("rank-collapse", "graph", lambda f: TokenNet([Averaging(3.0 if f else 0.05) for _ in range(40)]), ids(),
+     severity="warning", where=None, reason="forty steps of averaging over all nodes")  # fmt: skip
 pair("rank-collapse", "post_norm_graph", lambda f: TokenNet([GraphNorm(f) for _ in range(40)], norm=nn.Identity()),
      ids(), severity="warning", where=None, reason="the same with the norm after the add")  # fmt: skip
 pair("rank-collapse", "attention", lambda f: TokenNet([PostNorm(Attention()) for _ in range(64 if f else 4)],
