@@ -20,12 +20,14 @@ again. Contexts can be nested: the edits of the outer one come first.
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointFunction
 
 from skipway.errors import SkipwayError
 from skipway.trace.addressed import AddressedMode
@@ -115,10 +117,13 @@ class Run(AddressedMode[_Planned]):
         self.met: set[Address] = set()
         self.again = again
         self._counting = stack
+        self._with_gradients = torch.is_grad_enabled()
 
     def at(self, planned: _Planned, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a planned call through its edits, and show what it gave."""
         self.met.add(planned.address)
+        if planned.edits and self._with_gradients and not torch.is_grad_enabled():
+            _refuse_in_function(planned.address)
         go_on = func
         for edit in reversed(planned.edits):
             go_on = _through(edit, self, go_on, func)
@@ -151,6 +156,27 @@ class Run(AddressedMode[_Planned]):
                     return function(*inputs)
 
         return again
+
+
+def _refuse_in_function(address: Address) -> None:
+    """Raise where an edit would change what a custom autograd function gives, but not its gradients."""
+    functions: dict[Any, type] = {}
+    pending = torch.autograd.Function.__subclasses__()
+    while pending:
+        function = pending.pop()
+        pending += function.__subclasses__()
+        functions[getattr(inspect.unwrap(function.forward), "__code__", None)] = function
+    frame = inspect.currentframe()
+    while frame is not None:
+        inside = functions.get(frame.f_code)
+        if inside is not None and inside is not CheckpointFunction:
+            raise SkipwayError(
+                f"{address.function} #{address.ordinal} in {address.path or '<root>'!r} runs inside the autograd "
+                f"function {inside.__name__}, whose backward pass would not follow an alteration",
+                "an alteration elsewhere, or calls without gradients",
+                "with torch.no_grad(): model(...)",
+            )
+        frame = frame.f_back
 
 
 def _through(edit: Edit, run: Run, go_on: Callable[..., Any], func: Callable[..., Any]) -> Callable[..., Any]:
