@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import skipway
 from diagnostics.path_nets import CONV, TOKENS, L, batch_for, make
 from oracle.path_polynomial import parts_by_interpolation
+from skipway.diagnostics import path_spectrum
 from skipway.diagnostics.measure import projection_loss
 from skipway.errors import ModelRunError, SkipwayError
 from zoo.fingerprint import differences, state
@@ -102,6 +103,13 @@ def test_a_silent_error_under_vmap_is_caught_by_the_checks() -> None:
     assert repr(found).split("\n")[3].startswith("NOT TO BE TRUSTED: the parts do not add up to the gradient")
 
 
+@pytest.fixture
+def first_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: together, or one by one where that does not do."""
+    monkeypatch.setattr(path_spectrum, "_ways", lambda *_: ("together", "one by one"))
+
+
+@pytest.mark.usefixtures("first_together")
 def test_what_fails_the_checks_together_is_carried_one_by_one() -> None:
     found = spectrum("Distances")
     agree(found, interpolated("Distances"))
@@ -111,14 +119,25 @@ def test_what_fails_the_checks_together_is_carried_one_by_one() -> None:
     assert note.endswith(", so an operation computes wrong numbers under vmap")
 
 
+@pytest.mark.usefixtures("first_together")
 def test_what_vmap_refuses_is_carried_one_by_one() -> None:
     found = spectrum("Itemised")
     agree(found, interpolated("Itemised"))
     assert found.carried == "one by one"
     (note,) = found.notes
     assert note.startswith("carried one by one: together they fail with RuntimeError: vmap: It looks like you're ")
+
+
+def test_what_vmap_refuses_fails_in_words_where_vmap_is_asked_for() -> None:
     with pytest.raises(ModelRunError, match="the backward run fails with RuntimeError: vmap"):
         spectrum("Itemised", carry="together")
+
+
+@pytest.mark.parametrize("name", ["Distances", "Itemised"])
+def test_on_the_cpu_vmap_is_not_needed(name: str) -> None:
+    found = spectrum(name)
+    agree(found, interpolated(name))
+    assert (found.carried, found.notes) == ("one by one", ())
 
 
 def test_reentrant_checkpoints_are_refused_in_words() -> None:
@@ -317,7 +336,7 @@ def test_single_paths_by_hand() -> None:
         at, branch = streams[k]
         inside = at.detach().requires_grad_()
         (back,) = torch.autograd.grad(branch(inside), inside, back)
-    with set_up(net, batch, None, "stream").run(marked=True) as live:
+    with set_up(net, batch, None, "stream").run("marked") as live:
         (found,) = live.gradient(Chosen([frozenset({0, 2})]))
         (rows,) = live.together(live.loss.new_ones(2), Chosen([frozenset({0, 2}), frozenset()]))
     for single in (found, rows[0]):
@@ -362,11 +381,11 @@ def test_marks_leave_every_bit_of_the_output() -> None:
         net, batch = make(name), batch_for(name)
         values = []
         scene = set_up(net, batch, lambda output: output.sum(), "stream")
-        for marked in (False, True):
-            with scene.run(marked=marked) as live:
+        for kind in ("plain", "cut", "marked"):
+            with scene.run(kind) as live:
                 values.append(live.loss.item())
         assert scene.missed == set()
-        assert values[0] == values[1], name
+        assert values == values[:1] * 3, name
 
 
 def test_a_long_net() -> None:

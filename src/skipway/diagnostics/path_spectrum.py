@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["path_spectrum"]
 
 _OF: Final = ("stream", "input", "parameters")
-_WAYS: Final[dict[str, tuple[Carried, ...]]] = {
-    "auto": ("together", "one by one"),
-    "together": ("together",),
-    "one by one": ("one by one",),
-}
+_CARRY: Final = ("auto", "together", "one by one")
 
 
 def path_spectrum(  # noqa: PLR0913  # one argument for each thing that can be chosen
@@ -55,9 +51,10 @@ def path_spectrum(  # noqa: PLR0913  # one argument for each thing that can be c
     """The part of the gradient that went through exactly k branches, for k = 0 … K, with two checks that always run.
 
     ``∂loss/∂x = Σ_k g_k``, where g_k is the sum over all paths from x to the loss that pass k branches. The model runs
-    eagerly, in the mode it is in, on copies of the batch, and is left exactly as it was. It runs twice (recorded and
-    proved beforehand): once as it is, for the gradient that the parts must add up to, and once with the operands of its
-    joins intercepted. The cost is one backward pass for each length, and memory for one gradient of every branch.
+    eagerly, in the mode it is in, on copies of the batch, and is left exactly as it was. It runs three times (recorded
+    and proved beforehand): as it is, for the gradient that the parts must add up to; with the branches detached where
+    they join, for the gradient that degree 0 must be; and with the operands of its joins marked. The cost is one
+    backward pass for each length, and memory for one gradient of every branch.
 
     Args:
         model: any module; DataParallel, DDP and compiled wrappers are opened.
@@ -68,8 +65,10 @@ def path_spectrum(  # noqa: PLR0913  # one argument for each thing that can be c
         of: what the gradient is taken with respect to: ``"stream"``, where the first unit reads it, ``"input"`` or
             ``"parameters"``.
         sampled: single paths to draw for each length as Veit et al. did, a backward pass each; 0 for none.
-        carry: ``"together"`` carries the lengths by vmap, some at a time; ``"one by one"`` needs no vmap; ``"auto"``
-            takes the first, and the second where an operation cannot be vmapped or a check fails.
+        carry: ``"one by one"`` carries the lengths one after the other, an ordinary backward pass each, in which every
+            branch hands on what it was given in the pass before; ``"together"`` carries some at a time by vmap.
+            ``"auto"``: one by one on the CPU, where vmap may cost twice as much; elsewhere together, or one by one
+            where an operation cannot be vmapped or a check fails.
         seed: of the paths that are drawn.
         name: what to call the model in the report; its class by default.
 
@@ -81,8 +80,8 @@ def path_spectrum(  # noqa: PLR0913  # one argument for each thing that can be c
     """
     if of not in _OF:
         raise UnknownNameError("gradient", of, _OF)
-    if carry not in _WAYS:
-        raise UnknownNameError("way to carry", carry, _WAYS)
+    if carry not in _CARRY:
+        raise UnknownNameError("way to carry", carry, _CARRY)
     if max_length is not None and (not isinstance(max_length, int) or max_length < 0):
         raise SkipwayError(f"max_length={max_length!r}", "a number of branches, 0 or more, or None")
     if not isinstance(sampled, int) or sampled < 0:
@@ -91,7 +90,7 @@ def path_spectrum(  # noqa: PLR0913  # one argument for each thing that can be c
     inner = unwrapped(model)
     with torch.inference_mode(mode=False):
         scene = set_up(inner, batch, loss, of)
-        work = Work(scene, max_length, _WAYS[carry], sampled, seed)
+        work = Work(scene, max_length, _ways(carry, inner), sampled, seed)
     plan, parts, whole = scene.plan, work.parts, work.whole_norm
     units = tuple(plan.units[k] for k in work.units)
     kept, longer = work.longest + 1, work.longest < len(units)
@@ -124,6 +123,14 @@ def path_spectrum(  # noqa: PLR0913  # one argument for each thing that can be c
         },
         seconds=time.perf_counter() - started,
     )
+
+
+def _ways(carry: str, model: nn.Module) -> tuple[Carried, ...]:
+    """How to carry the parts, in the order in which to try."""
+    if carry == "auto":
+        on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+        return ("one by one",) if on_cpu else ("together", "one by one")
+    return ("together",) if carry == "together" else ("one by one",)
 
 
 def _name(loss: Loss | None) -> str:

@@ -17,7 +17,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Chosen", "Cut", "NotCarriedError", "Shift", "Site", "Switch", "Turn", "mark"]
+__all__ = ["Chosen", "NotCarriedError", "Shift", "Site", "Switch", "Turn", "mark"]
 
 
 class NotCarriedError(RuntimeError):
@@ -108,18 +108,6 @@ class _Together(torch.autograd.Function):
         if turn is None or at is None:
             raise NotCarriedError("a mark was reached without gradients that are carried together")
         return turn.many(gradients.movedim(at, 0), site), 0
-
-
-class Cut(Turn):
-    """No gradient goes into a branch; what the shortcuts alone carry is left."""
-
-    def one(self, gradient: torch.Tensor, site: Site) -> torch.Tensor:
-        """Zero on a branch."""
-        return gradient if site.shortcut else torch.zeros_like(gradient)
-
-    def many(self, gradients: torch.Tensor, site: Site) -> torch.Tensor:
-        """Zero on a branch."""
-        return self.one(gradients, site)
 
 
 class Shift(Turn):

@@ -5,7 +5,7 @@ Marking leaves every number as it is: outputs are bit-identical, also where a jo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.autograd.graph import get_gradient_edge
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from skipway.trace.modules import ModuleStack
     from skipway.units.links import Links
 
-__all__ = ["Marks", "Place"]
+__all__ = ["Kind", "Marks", "Place"]
+
+
+Kind = Literal["plain", "marked", "cut"]
 
 
 class Place:
@@ -52,18 +55,19 @@ class Place:
 
 
 class Marks(AddressedMode[list["Act"]]):
-    """Marks operands where the plan says, or only notes x and the end if there is no switch.
+    """Marks operands where the plan says, or cuts branches off, or only notes where the stream begins and ends.
 
     Args:
         plan: where.
         links: relations of the recorded graph.
         stack: an open module stack.
-        switch: what all marks are handed to; None marks nothing.
+        kind: ``"plain"`` lets every call run as it is, ``"marked"`` marks its operands, ``"cut"`` detaches branches.
+        switch: what all marks are handed to.
     """
 
-    def __init__(self, plan: Plan, links: Links, stack: ModuleStack, switch: Switch | None) -> None:
+    def __init__(self, plan: Plan, links: Links, stack: ModuleStack, kind: Kind, switch: Switch) -> None:
         super().__init__(plan.acts, stack)
-        self._nodes, self._switch = links.nodes, switch
+        self._nodes, self._kind, self._switch = links.nodes, kind, switch
         self.x: Place | None = None
         self.end: Place | None = None
         self.sites: list[Site] = []
@@ -77,7 +81,7 @@ class Marks(AddressedMode[list["Act"]]):
                 self._read(act, args)
         marks = [act for act in planned if act.unit >= 0]
         sides = [act for act in marks if act.kind == "lerp"]
-        if self._switch is None or not torch.is_grad_enabled():
+        if self._kind == "plain" or not torch.is_grad_enabled():
             marks, sides = [], []
         for act in marks:
             args, kwargs = self._marked(act, func, args, kwargs)
@@ -168,8 +172,10 @@ class Marks(AddressedMode[list["Act"]]):
         return operands[0].copy_(out) if _writes(func) else out
 
     def _mark(self, operand: torch.Tensor, act: Act) -> torch.Tensor:
-        if self._switch is None or not operand.requires_grad:
+        if not operand.requires_grad or (self._kind == "cut" and act.shortcut):
             return operand
+        if self._kind == "cut":
+            return operand.detach()
         site = Site(len(self.sites), act.unit, act.shortcut, self._switch)
         self.sites.append(site)
         return mark(operand, site)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.diagnostics.path_spectrum_marks import Chosen, Cut, Shift, Switch, Turn
+from skipway.diagnostics.path_spectrum_marks import Chosen, Shift, Switch, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     _Targets = Sequence[torch.Tensor] | Sequence[GradientEdge]
     _Zeros = Sequence[Callable[[], torch.Tensor]]
 
-__all__ = ["Degrees", "LiveRun", "PathSample", "cut", "degrees", "distance", "dot", "norm", "sampled_paths"]
+__all__ = ["Degrees", "LiveRun", "PathSample", "degrees", "distance", "dot", "norm", "sampled_paths"]
 
 _Vector = list[torch.Tensor]
 # Bytes that the gradients carried together may take; a lot is never smaller than one.
@@ -59,20 +59,16 @@ class LiveRun:
 
     def at_end(self) -> torch.Tensor | None:
         """The gradient at the stream behind the last unit."""
-        return self._at(self.end, None)
+        return self._at(self.end)
 
-    def cut_at_x(self) -> torch.Tensor | None:
-        """The gradient at the stream of the first unit with all branches cut off."""
-        return self._at(self.x, Cut())
+    def at_x(self) -> torch.Tensor | None:
+        """The gradient at the stream where the first unit reads it."""
+        return self._at(self.x)
 
-    def x_as_seen(self, gradient: torch.Tensor) -> torch.Tensor | None:
-        """A gradient with respect to the stream in the shape in which the first unit reads it."""
-        return None if self.x is None else self.x.as_seen(gradient)
-
-    def _at(self, place: Place | None, turn: Turn | None) -> torch.Tensor | None:
+    def _at(self, place: Place | None) -> torch.Tensor | None:
         if place is None:
             return None
-        (found,) = self._pass(self.loss.new_tensor(1.0), turn, [place.edge], [place.zeros], together=False)
+        (found,) = self._pass(self.loss.new_tensor(1.0), None, [place.edge], [place.zeros], together=False)
         return place.as_seen(found)
 
     def together(self, weights: torch.Tensor, turn: Turn) -> _Vector:
@@ -97,6 +93,8 @@ class LiveRun:
     def _pass(
         self, weight: torch.Tensor, turn: Turn | None, targets: _Targets, zeros: _Zeros, *, together: bool
     ) -> _Vector:
+        if not self.loss.requires_grad:  # everything was cut off
+            return [zero() for zero in zeros]
         self.switch.turn, self.switch.together = turn, together
         try:
             found = torch.autograd.grad(self.loss, targets, weight, retain_graph=True, allow_unused=True)
@@ -206,11 +204,6 @@ def sampled_paths(
         samples[length].norms.append(size)
         samples[length].dots.append(product)
     return list(samples.values())
-
-
-def cut(run: LiveRun) -> _Vector:
-    """The gradient with every branch cut off, by one ordinary backward pass."""
-    return run.gradient(Cut())
 
 
 def norm(vector: _Vector) -> torch.Tensor:

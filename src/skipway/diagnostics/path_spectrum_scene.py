@@ -1,4 +1,4 @@
-"""The model, its units and the runs that the spectrum needs: one as it is, one with its joins marked."""
+"""The model, its units and the runs that the spectrum needs: as it is, with its branches cut off, with marks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from skipway.diagnostics.measure import Loss, projection_loss
 from skipway.diagnostics.path_spectrum_marks import Switch
-from skipway.diagnostics.path_spectrum_mode import Marks, Place
+from skipway.diagnostics.path_spectrum_mode import Kind, Marks, Place
 from skipway.diagnostics.path_spectrum_plan import Plan, plan_marks
 from skipway.diagnostics.path_spectrum_run import LiveRun
 from skipway.errors import ModelRunError, SkipwayError
@@ -66,8 +66,13 @@ class Scene:
     left_out: int = 0
 
     @contextmanager
-    def run(self, *, marked: bool) -> Iterator[LiveRun]:
-        """A forward run whose graph lives as long as the context; random numbers are the same in every run."""
+    def run(self, kind: Kind) -> Iterator[LiveRun]:
+        """A forward run whose graph lives as long as the context; random numbers are the same in every run.
+
+        Args:
+            kind: ``"plain"``: the model as it is; ``"marked"``: with its joins marked; ``"cut"``: with the branches
+                detached where they join.
+        """
         switch = Switch()
         leaves: list[torch.Tensor] = []
 
@@ -81,11 +86,15 @@ class Scene:
         with preserved(self.model, parameters=self.keep_parameters), eager(), torch.enable_grad():
             args, kwargs = copied(call_arguments(self.batch), convert)
             with ModuleStack(self.model) as stack:
-                marks = Marks(self.plan, self.links, stack, switch if marked else None)
+                marks = Marks(self.plan, self.links, stack, kind, switch)
                 if self.plan.leaf:
                     marks.x = Place(tensors_of((args, kwargs))[self._leaf_number()])
                 output, loss = self._called(marks, args, kwargs)
-            if marked:
+            if not loss.requires_grad and kind != "cut":
+                raise SkipwayError(
+                    "the output needs no gradient (frozen, detached or under no_grad)", "a model that can be trained"
+                )
+            if kind == "marked":
                 self.missed = set(range(len(self.plan.units))) - marks.passed
             self.loss_value = float(loss.detach())
             targets, zeros = self._targets(marks.x, leaves)
@@ -115,10 +124,6 @@ class Scene:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             shape = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise SkipwayError(f"a loss of {shape}", "loss(output) -> scalar tensor")
-        if not loss.requires_grad:
-            raise SkipwayError(
-                "the output needs no gradient (frozen, detached or under no_grad)", "a model that can be trained"
-            )
         return output, loss.reshape(())
 
     def _projection(self, output: Any) -> torch.Tensor:

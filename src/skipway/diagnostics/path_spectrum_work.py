@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.path_spectrum_run import cut, degrees, distance, dot, norm, sampled_paths
+from skipway.diagnostics.path_spectrum_run import degrees, distance, dot, norm, sampled_paths
 from skipway.errors import ModelRunError, SkipwayError
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ class Work:
         self._whole, end = self._ordinary()
         self.whole_norm = float(norm(self._whole))
         self._refuse_nothing()
-        with scene.run(marked=True) as live:
+        with scene.run("cut") as without:
+            severed, at_x = without.gradient(), without.at_x()
+        self.road, self.road_factor = self._judge_road(at_x, end)
+        with scene.run("marked") as live:
             self.units = [k for k in range(len(scene.plan.units)) if k not in scene.missed]
             if not self.units:
                 raise SkipwayError(
@@ -54,8 +57,6 @@ class Work:
                     "joins that run as Python with gradients on", "checkpoint(..., use_reentrant=False)",
                 )  # fmt: skip
             self.longest = min(LONGEST if max_length is None else max_length, len(self.units))
-            severed = self._backward(live)
-            self.road, self.road_factor = self._judge_road(live, severed, end)
             self.parts, self.carried = self._parts(live, severed)
             if sampled and scene.of == "parameters":
                 self.notes.append(
@@ -69,7 +70,7 @@ class Work:
 
     def _ordinary(self) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         """The gradient of the model as it is, and that behind the last unit."""
-        with self._scene.run(marked=False) as plain:
+        with self._scene.run("plain") as plain:
             try:
                 return plain.gradient(), plain.at_end()
             except RuntimeError as error:
@@ -87,12 +88,6 @@ class Work:
                 f"the gradient of the loss at {where} is NaN or infinite", "a finite gradient",
                 "skipway inspect, which names the operation that made it",
             )  # fmt: skip
-
-    def _backward(self, live: LiveRun) -> list[torch.Tensor]:
-        try:
-            return cut(live)
-        except RuntimeError as error:
-            raise _backward_failed(error) from error
 
     def _parts(self, live: LiveRun, severed: list[torch.Tensor]) -> tuple[Degrees, Carried]:
         """The parts, carried in the first way that passes the checks, or else in the last."""
@@ -117,11 +112,8 @@ class Work:
             )
         return parts, way
 
-    def _judge_road(
-        self, live: LiveRun, severed: list[torch.Tensor], end: torch.Tensor | None
-    ) -> tuple[Road, float | None]:
+    def _judge_road(self, start: torch.Tensor | None, end: torch.Tensor | None) -> tuple[Road, float | None]:
         """What becomes of the gradient behind the last unit on its way to the first that passes no branch."""
-        start = live.x_as_seen(severed[0]) if self._scene.of == "stream" else live.cut_at_x()
         if end is None or start is None:
             return "unknown", None
         arrived, sent = float(norm([start])), float(norm([end]))
