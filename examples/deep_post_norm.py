@@ -3,9 +3,9 @@
 The report: https://github.com/pytorch/pytorch/issues/55270. ``nn.TransformerEncoder`` puts its norms after the add
 unless told otherwise. A few layers train; the report finds training unstable from about twelve layers on.
 
-What the user saw: deeper models of this module fail where other implementations train. This one has 60 layers. Attention
-averages, the norm after each add hands that average on at full size, and after 120 such units all tokens have become
-one. Convict it with one command:
+What the user saw: deeper models of this module fail where other implementations train. This one has 60 layers.
+Attention averages, the norm after each add hands that average on at full size, and after 120 such units all tokens have
+become one. Convict it with one command:
 
     skipway inspect examples/deep_post_norm.py:build
 

@@ -1,9 +1,11 @@
 """A wide residual net whose first convolutions do nothing: a real report, rebuilt.
 
-The report: https://github.com/hypnopump/keras-wrn/pull/2. In each block the second convolution reads the
-block's input instead of the first one's output. The shapes fit, so nothing complains.
+The report: https://github.com/hypnopump/keras-wrn/pull/2; the same slip in another residual net is
+https://github.com/shaohua0116/Multiview2Novelview/issues/11. In each block the second convolution reads what the first
+one reads, instead of its output. The shapes fit, so nothing complains.
 
-What is to be seen: nothing while it trains. The first convolution of every block, nine here, never gets a gradient. Convict it with one command:
+What is to be seen: nothing, it trains. The first convolution of every block, nine here, never gets a gradient. Convict
+it with one command:
 
     skipway inspect examples/wide_resnet_dead_conv.py:build
 
