@@ -10,7 +10,7 @@ What lesions, what-if runs, path spectra and monitors start from::
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from skipway.units.links import Links
 
 __all__ = ["Located", "Made", "locate"]
+
+_NOT_ASKED: Final = "not asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ class Located:
         return self.found.links.graph
 
     def units(self) -> dict[str, Described]:
-        """Units by path, in order of execution; those whose proof failed are left out where proofs were asked for."""
-        asked = any(p.error is not None for p in self.proofs)
+        """Units by path, in order of execution; where proofs were asked for (and there were numbers), those proved."""
+        asked = not all(p.reason == _NOT_ASKED or p.reason.startswith("no numbers") for p in self.proofs)
         return {
             path: unit
             for path, unit, proof in zip(self.paths, self.described, self.proofs, strict=True)
@@ -141,7 +143,7 @@ def locate(model: nn.Module, batch: Batch, *, proofs: bool = False) -> Located:
             ) from error
         found = find(trace.graph)
         described = described_units(found)
-        shown = [Proof(reason="not asked for") for _ in described]
+        shown = [Proof(reason=_NOT_ASKED) for _ in described]
         if proofs:
             shown, _ = prove(inner, batch, described, found.links, keep_parameters=trace.writes_parameters)
     return Located(
