@@ -262,6 +262,20 @@ def test_input_and_parameters(of: str) -> None:
     assert bool(found.sampled) == (of == "input")
 
 
+@pytest.mark.parametrize("name", ["Fused", "Conv", "Parallel", "AddedIntoStream", "Shared"])
+def test_parameters_of_branches_are_of_degree_1_and_more(name: str) -> None:
+    found = skipway.path_spectrum(make(name), batch_for(name), of="parameters", sampled=0)
+    twin, batch = make(name), batch_for(name)
+    twin.enter = lambda x: x  # the twin is to be differentiated in front of the stream, too
+
+    def gradient(share: float) -> Tensor:
+        twin.share = share
+        found = torch.autograd.grad(projection_loss(twin(batch)), list(twin.parameters()), materialize_grads=True)
+        return torch.cat([g.flatten() for g in found])
+
+    agree(found, parts_by_interpolation(gradient, L))
+
+
 def test_only_what_lies_behind_the_first_unit_counts() -> None:
     found = spectrum("Detour")
     assert len(found.units) == L

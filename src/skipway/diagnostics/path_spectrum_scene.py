@@ -14,14 +14,10 @@ from skipway.diagnostics.path_spectrum_mode import Kind, Marks, Place
 from skipway.diagnostics.path_spectrum_plan import Plan, plan_marks
 from skipway.diagnostics.path_spectrum_run import LiveRun
 from skipway.errors import ModelRunError, SkipwayError
-from skipway.trace.batch import Batch, call_arguments, copied, describe, output_tensors, tensors_of
+from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import preserved
-from skipway.trace.record import record
-from skipway.units.describe import describe as describe_units
-from skipway.units.find import find
-from skipway.units.naming import paths
-from skipway.units.prove import prove
+from skipway.units.locate import locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,32 +164,21 @@ def set_up(model: nn.Module, batch: Batch, loss: Loss | None, of: Of) -> Scene:
     """
     if any(p.device.type == "meta" for p in model.parameters()):
         raise SkipwayError("a model on the meta device", "a model with numbers: gradients are measured")
-    try:
-        trace = record(model, batch)
-    except SkipwayError:
-        raise
-    except Exception as error:
-        raise ModelRunError(
-            f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
-            "an input that the model runs on: check shape, dtype and device",
-        ) from error
-    found = find(trace.graph)
-    described = describe_units(found)
-    proofs, _ = prove(model, batch, described, found.links, keep_parameters=trace.writes_parameters)
-    kept = [unit for unit, proof in zip(described, proofs, strict=True) if proof.holds]
-    plan = plan_marks(kept, found.links)
-    named = zip(paths(described, found.links), proofs, strict=True)
-    unproved = [path for path, proof in named if not proof.holds]
+    located = locate(model, batch, proofs=True)
+    proved = [unit for unit, proof in zip(located.described, located.proofs, strict=True) if proof.holds]
+    unproved = [path for path, proof in zip(located.paths, located.proofs, strict=True) if not proof.holds]
+    plan = plan_marks(proved, located.links)
     if plan is None:
         raise SkipwayError(
-            "the model has no residual unit on its main stream" if not kept
-            else f"none of {len(kept)} residual units joins by a function that can be intercepted",
+            "the model has no residual unit on its main stream" if not proved
+            else f"none of {len(proved)} residual units joins by a function that can be intercepted",
             "a residual network whose joins run as Python", "skipway.inspect(model, batch) to see what it has",
         )  # fmt: skip
     plan.uncounted += unproved
+    graph = located.graph
     return Scene(
-        model, batch, loss, of, found.links, plan, _allowed(trace.graph, model),
-        max(n.nbytes for n in trace.graph.nodes), trace.writes_parameters,
+        model, batch, loss, of, located.links, plan, _allowed(graph, model),
+        max(n.nbytes for n in graph.nodes), located.writes_parameters,
     )  # fmt: skip
 
 
