@@ -19,6 +19,7 @@ _WHERE: Final = {
     "Monitor": "skipway.diagnostics.monitor",
     "Net": "skipway.models",
     "Op": "skipway.form",
+    "Proof": "skipway.study.proof",
     "PathSpectrum": "skipway.diagnostics.path_spectrum_result",
     "SkipwayError": "skipway.errors",
     "Stack": "skipway.models",
@@ -36,6 +37,7 @@ _WHERE: Final = {
     "fit": "skipway.train.plan",
     "load_comparison": "skipway.study.comparison",
     "load_run": "skipway.train.run",
+    "prove": "skipway.study.prove",
     "path_spectrum": "skipway.diagnostics.path_spectrum",
     "resume": "skipway.train.fit",
     "inspect": "skipway.diagnostics.inspect",
@@ -46,10 +48,11 @@ _WHERE: Final = {
     "what_if": "skipway.units.what_if",
 }
 __all__ = [
-    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Monitor", "Net", "Op",
-    "OptimizerSpec", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError", "Stack", "Unit", "UnitForm",
-    "__version__", "compare", "create_model", "fit", "inspect", "list_designs", "list_models", "load_comparison",
-    "load_model", "load_run", "load_torchvision_state_dict", "path_spectrum", "resume", "what_if",
+    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Monitor", "Net",
+    "Op", "OptimizerSpec", "PathSpectrum", "Proof", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError",
+    "Stack", "Unit", "UnitForm", "__version__", "compare", "create_model", "fit", "inspect", "list_designs",
+    "list_models", "load_comparison", "load_model", "load_run", "load_torchvision_state_dict", "path_spectrum",
+    "prove", "resume", "what_if",
 ]  # fmt: skip
 
 

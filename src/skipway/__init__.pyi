@@ -25,6 +25,8 @@ from skipway.spec import ScheduleSpec as ScheduleSpec
 from skipway.study.compare import compare as compare
 from skipway.study.comparison import Comparison as Comparison
 from skipway.study.comparison import load_comparison as load_comparison
+from skipway.study.proof import Proof as Proof
+from skipway.study.prove import prove as prove
 from skipway.train.fit import resume as resume
 from skipway.train.plan import fit as fit
 from skipway.train.run import Run as Run

@@ -1,0 +1,175 @@
+"""What the trainings of a proof showed: courses by fix, and a verdict for each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from rich.jupyter import JupyterMixin
+
+from skipway.study.effects import Effect, paired_effect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from os import PathLike
+    from pathlib import Path
+
+    from rich.console import Group
+
+    from skipway.study.trial import Course
+
+__all__ = ["AS_IT_IS", "Arm", "Proof", "ProofVerdict", "Verdict", "judge_arms"]
+
+AS_IT_IS: Final = "as it is"
+Verdict = Literal["confirmed", "not confirmed", "not decidable in this budget"]
+
+# Of the loss of guessing: what a loss has to come down by to count as learning, and a fix has to gain to matter.
+_MATTERS: Final = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way of training the model: its name, and a course for each seed."""
+
+    name: str
+    courses: tuple[Course, ...]
+
+    @property
+    def finals(self) -> dict[int, float]:
+        """Final loss by seed."""
+        return {c.seed: c.final for c in self.courses}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofVerdict:
+    """What is to be said of one fix.
+
+    Args:
+        fix: its name.
+        verdict: ``"confirmed"``: the interval of the effect lies below 0 and the effect is at least 5 % of the loss of
+            guessing; ``"not decidable in this budget"``: neither way has come down from guessing, or the interval holds
+            both 0 and an effect that would matter; ``"not confirmed"`` else.
+        effect: final loss under the fix minus that of the model as it is, paired by seed.
+    """
+
+    fix: str
+    verdict: Verdict
+    effect: Effect | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof(JupyterMixin):
+    """The before/after run of `skipway.prove`.
+
+    Args:
+        rule: id of the rule whose finding was put to the test.
+        model: what the model is called.
+        task: what it was trained on, in words.
+        chance: loss of guessing.
+        settings: steps, batch size and learning rate of each run.
+        arms: the model as it is first, then a fix each.
+        verdicts: one for each fix.
+        seconds: wall-clock time.
+        notes: what was done otherwise than one would think.
+    """
+
+    rule: str
+    model: str
+    task: str
+    chance: float
+    settings: Mapping[str, float | int | str]
+    arms: tuple[Arm, ...]
+    verdicts: tuple[ProofVerdict, ...]
+    seconds: float = 0.0
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of the finding: confirmed if any fix is, undecided if none is and one could not be decided."""
+        said = [v.verdict for v in self.verdicts]
+        for verdict in ("confirmed", "not decidable in this budget"):
+            if verdict in said:
+                return verdict
+        return "not confirmed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The proof as JSON-ready values."""
+        return {
+            "schema": "skipway.proof/1.0",
+            "rule": self.rule,
+            "model": self.model,
+            "task": self.task,
+            "chance": self.chance,
+            "settings": dict(self.settings),
+            "verdict": self.verdict,
+            "verdicts": [_verdict_dict(v) for v in self.verdicts],
+            "arms": [{"name": a.name, "courses": [_course_dict(c) for c in a.courses]} for a in self.arms],
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+        }
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the report as one self-contained HTML file, and give its path.
+
+        Raises:
+            SkipwayError: the file cannot be written.
+        """
+        from skipway.report import proof_parts, write_html
+
+        return write_html(path, proof_parts(self, curves=True), title=f"skipway · {self.model} · {self.rule}")
+
+    def __rich__(self) -> Group:
+        from skipway.report import proof_parts, renderable
+
+        return renderable(proof_parts(self))
+
+    def __repr__(self) -> str:
+        """The report as plain text, at most 100 columns wide."""
+        from skipway.report import proof_parts, to_text
+
+        return to_text(proof_parts(self))
+
+    __str__ = __repr__
+
+
+def judge_arms(arms: Sequence[Arm], chance: float) -> tuple[ProofVerdict, ...]:
+    """A verdict for every arm after the first, against the first."""
+    before = arms[0].finals
+    return tuple(_judge(before, arm, chance) for arm in arms[1:])
+
+
+def _judge(before: Mapping[int, float], arm: Arm, chance: float) -> ProofVerdict:
+    effect = paired_effect(before, arm.finals)
+    matters = _MATTERS * chance
+    learned = min(_mean(before), _mean(arm.finals)) < chance - matters
+    verdict: Verdict = "not confirmed"
+    if effect is None or effect.low is None or effect.high is None or not learned:
+        verdict = "not decidable in this budget"
+    elif effect.high < 0 and effect.mean <= -matters:
+        verdict = "confirmed"
+    elif effect.low < -matters and effect.high >= 0:
+        verdict = "not decidable in this budget"
+    return ProofVerdict(fix=arm.name, verdict=verdict, effect=effect)
+
+
+def _mean(finals: Mapping[int, float]) -> float:
+    values = [v for v in finals.values() if math.isfinite(v)]
+    return sum(values) / len(values) if values else math.inf
+
+
+def _verdict_dict(verdict: ProofVerdict) -> dict[str, Any]:
+    effect = verdict.effect
+    found = None if effect is None else {"mean": effect.mean, "low": effect.low, "high": effect.high, "n": effect.n}
+    return {"fix": verdict.fix, "verdict": verdict.verdict, "effect": found}
+
+
+def _course_dict(course: Course) -> dict[str, Any]:
+    return {
+        "seed": course.seed,
+        "final": course.final,
+        "losses": list(course.losses),
+        "gradient_ratio": course.gradient_ratio,
+        "similarity": course.similarity,
+        "diverged": course.diverged,
+    }

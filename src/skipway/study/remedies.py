@@ -1,0 +1,136 @@
+"""What mends what: for the findings of an inspection, fixes that can be tried on a copy of the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from skipway.study.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
+from skipway.units.alteration import Alteration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from skipway.diagnostics.inspection import Inspection
+    from skipway.units.locate import Located
+    from skipway.units.unit import Unit
+
+__all__ = ["Remedy", "provable_rules", "remedies_for"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """A fix to try.
+
+    Args:
+        name: the fix in a few words.
+        changes: what is altered while the copy trains, by unit path (see `skipway.what_if`).
+        prepare: other initial weights for the copy, given its located units.
+    """
+
+    name: str
+    changes: Mapping[str, Alteration] = field(default_factory=dict)
+    prepare: Callable[[Located], object] | None = None
+
+
+def remedies_for(rule: str, inspection: Inspection) -> list[Remedy]:
+    """The fixes that can be tried for a finding of `rule`; none where the fix is a change of the code alone."""
+    find = _REMEDIES.get(rule)
+    return [] if find is None else find(_stream(inspection))
+
+
+def provable_rules() -> list[str]:
+    """Rules whose findings have a fix that can be tried without a change of the code."""
+    return list(_REMEDIES)
+
+
+def _stream(inspection: Inspection) -> list[Unit]:
+    return [u for u in inspection.units if u.level == 0 and u.kind == "unit"]
+
+
+def _post_norm(stream: list[Unit]) -> list[Remedy]:
+    units = [u.path for u in stream if any(op.kind == "norm" for op in u.form.after)]
+    if not units:
+        return []
+    alpha, beta = len(units) ** 0.25, (4 * len(units)) ** -0.25
+    moved = {path: Alteration(norm="into_branch") for path in units}
+    return [
+        Remedy(
+            name="pre-norm, branch ends at zero", changes=moved, prepare=lambda at: zero_branch_ends(at, units)
+        ),
+        Remedy(
+            name=f"DeepNorm constants (α {alpha:.3g}, β {beta:.3g})",
+            changes={path: Alteration(shortcut=alpha) for path in units},
+            prepare=lambda at: scale_values(at, units, beta),
+        ),
+        Remedy(name="pre-norm", changes=moved),
+    ]  # fmt: skip
+
+
+def _identity_shortcut(stream: list[Unit]) -> list[Remedy]:
+    """For whatever stands on shortcuts that could be identities: those whose unit keeps the shape of the stream."""
+    shapes = dict(zip([u.path for u in stream[1:]], [u.shape for u in stream], strict=False))
+    units = [u.path for u in stream if u.form.shortcut and shapes.get(u.path, u.shape) == u.shape]
+    found = {path: Alteration(shortcut="identity") for path in units}
+    return [Remedy(name="identity shortcuts", changes=found)] if units else []
+
+
+def _no_dropout(stream: list[Unit]) -> list[Remedy]:
+    kinds = ("dropout", "drop_path")
+    units = [u.path for u in stream if any(op.kind in kinds for op in (*u.form.shortcut, *u.form.after))]
+    found = {path: Alteration(dropout="off") for path in units}
+    return [Remedy(name="no dropout on the shortcut", changes=found)] if units else []
+
+
+def _clear_after(kind: str, name: str) -> Callable[[list[Unit]], list[Remedy]]:
+    def find(stream: list[Unit]) -> list[Remedy]:
+        units = [u.path for u in stream if any(op.kind == kind for op in u.form.after)]
+        return [Remedy(name=name, changes={p: Alteration(after="skip") for p in units})] if units else []
+
+    return find
+
+
+def _norm_inside(stream: list[Unit]) -> list[Remedy]:
+    units = [u.path for u in stream if any(op.kind == "norm" for op in u.form.after)]
+    found = {path: Alteration(norm="into_branch") for path in units}
+    return [Remedy(name="the norm at the start of the branch", changes=found)] if units else []
+
+
+def _smaller_branches(stream: list[Unit]) -> list[Remedy]:
+    units = [u.path for u in stream]
+    if not units:
+        return []
+    return [
+        Remedy(name="branches × 0.1", changes={path: Alteration(branch=0.1) for path in units}),
+        Remedy(name="branch ends at zero", prepare=lambda at: zero_branch_ends(at, units)),
+    ]
+
+
+def _scaled_ends(stream: list[Unit]) -> list[Remedy]:
+    units = [u.path for u in stream]
+    factor = len(units) ** -0.5 if units else 1.0
+    name = f"branch ends × 1/√{len(units)}"
+    return [Remedy(name=name, prepare=lambda at: scale_branch_ends(at, units, factor))] if units else []
+
+
+def _drawn_anew(stream: list[Unit]) -> list[Remedy]:
+    units = [u.path for u in stream]
+    return [Remedy(name="branches drawn anew", prepare=lambda at: reset_branches(at, units, seed=1))] if units else []
+
+
+_REMEDIES: Final[dict[str, Callable[[list[Unit]], list[Remedy]]]] = {
+    "post-norm-deep": _post_norm,
+    "rank-collapse": _post_norm,
+    "scaled-shortcut": _identity_shortcut,
+    "projected-shortcut": _identity_shortcut,
+    "shortcut-after-norm": _identity_shortcut,
+    "gate-shut": _identity_shortcut,
+    "gate-unbounded": _identity_shortcut,
+    "dropout-on-shortcut": _no_dropout,
+    "relu-after-add-deep": _clear_after("activation", "no activation behind the sum"),
+    "norm-after-add": _norm_inside,
+    "branch-scale": _smaller_branches,
+    "init-scale-missing": _scaled_ends,
+    "identical-init": _drawn_anew,
+    "zero-twice": _drawn_anew,
+}
