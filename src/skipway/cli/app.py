@@ -145,6 +145,15 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
             min=0, metavar="K", help="With --paths: the longest length that stands by itself; by default at most 32."
         ),
     ] = None,
+    prove: Annotated[
+        bool,
+        typer.Option("--prove", help="Train copies as they are and under each fix, and say which fix mends a finding."),
+    ] = False,
+    fix: Annotated[
+        str | None,
+        typer.Option(metavar="FACTORY", help="With --prove: the changed model, pkg.mod:factory or file.py:factory."),
+    ] = None,
+    prove_steps: Annotated[int, typer.Option(min=1, metavar="N", help="With --prove: steps of each run.")] = 150,
     json: Annotated[
         bool, typer.Option("--json", help="Print the JSON report to standard output, nothing else.")
     ] = False,
@@ -169,8 +178,8 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         Request(
             model=model, input=input_, batch=batch, kwargs=kwargs, weights=weights, loss=loss,
             mode=None if train is None else "train" if train else "eval", device=device, dtype=dtype, amp=amp,
-            structure_only=structure_only, profile=profile, paths=paths, max_length=max_length, json=json,
-            html=html, fail_on=fail_on, ignore=tuple(ignore or ()),
+            structure_only=structure_only, profile=profile, paths=paths, max_length=max_length, prove=prove,
+            fix=fix, prove_steps=prove_steps, json=json, html=html, fail_on=fail_on, ignore=tuple(ignore or ()),
         )
     )  # fmt: skip
 

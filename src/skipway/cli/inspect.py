@@ -19,19 +19,21 @@ from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.path_spectrum import path_spectrum
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.models.load import LoadedModel, load_model, parse_input, read_batch, to_floating, with_keywords
-from skipway.report import dumps, inspection_parts
+from skipway.parts import Section
+from skipway.report import dumps, inspection_parts, inspection_report, proof_parts, write_html
 from skipway.report.console import show
 from skipway.report.files import check_target
 from skipway.trace.batch import tensors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from skipway.diagnostics.inspection import Inspection
     from skipway.diagnostics.measure import Loss
     from skipway.models.load import Batch
+    from skipway.study.proof import Proof
 
 __all__ = ["Request", "run_inspect"]
 
@@ -57,6 +59,9 @@ class Request:
     profile: str = "default"
     paths: bool = False
     max_length: int | None = None
+    prove: bool = False
+    fix: str | None = None
+    prove_steps: int = 150
     json: bool = False
     html: Path | None = None
     fail_on: str = "error"
@@ -85,12 +90,15 @@ def run_inspect(request: Request) -> int:
                 )  # fmt: skip
                 if request.paths:
                     inspection = _with_paths(inspection, request, loaded, batch, loss)
+            proofs: list[Proof] = []
+            if request.prove:
+                inspection, proofs = _with_proofs(inspection, request, loaded, batch)
         except ModelRunError as error:
             raise ModelRunError(error.given, error.expected, _what_to_type(error, loaded, batch)) from error.__cause__
         except KeyboardInterrupt:
             print("interrupted; the model is as it was before", file=sys.stderr)
             return INTERRUPTED
-    return _report(inspection, request)
+    return _report(inspection, request, proofs)
 
 
 def _with_paths(
@@ -105,6 +113,18 @@ def _with_paths(
     return replace(inspection, paths=spectrum)
 
 
+def _with_proofs(
+    inspection: Inspection, request: Request, loaded: LoadedModel, batch: Batch
+) -> tuple[Inspection, list[Proof]]:
+    """The inspection with its proofs, and with notes on what could not be proved."""
+    from skipway.cli.prove import prove_findings
+
+    kept = replace(inspection, findings=[f for f in inspection.findings if f.rule not in request.ignore])
+    proofs, notes = prove_findings(kept, loaded, batch, fix=request.fix, steps=request.prove_steps)
+    found = replace(inspection, notes=[*inspection.notes, *notes], proofs=[p.to_dict() for p in proofs])
+    return found, proofs
+
+
 def _what_to_type(error: ModelRunError, loaded: LoadedModel, batch: Batch) -> str:
     """The option that may mend a run that failed."""
     if error.hint:
@@ -117,16 +137,17 @@ def _what_to_type(error: ModelRunError, loaded: LoadedModel, batch: Batch) -> st
     return "--input SHAPE with what the model is made for; see skipway inspect --help"
 
 
-def _report(inspection: Inspection, request: Request) -> int:
+def _report(inspection: Inspection, request: Request, proofs: Sequence[Proof]) -> int:
     kept = [f for f in inspection.findings if f.rule not in request.ignore]
     inspection = replace(inspection, findings=kept)
     if request.html is not None:
-        inspection.to_html(request.html)
+        shown = [Section(title=f"Proof of {p.rule}", parts=proof_parts(p, curves=True)) for p in proofs]
+        write_html(request.html, (*inspection_report(inspection), *shown), title=f"skipway · {inspection.model}")
     if request.json:
         unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
         print(dumps(inspection.to_dict(), ascii_only=not unicode))
     else:
-        show(inspection_parts(inspection))
+        show((*inspection_parts(inspection), *(part for p in proofs for part in proof_parts(p))))
     return FINDINGS if inspection.worst(request.fail_on) else 0
 
 
@@ -148,6 +169,9 @@ def _check(request: Request) -> None:
     if request.html is not None:
         with as_usage("--html"):
             check_target(request.html)
+    if request.fix is not None and not request.prove:
+        with as_usage("--fix"):
+            raise SkipwayError("given without --prove", "--prove --fix FACTORY")
     if request.input is not None and request.batch is not None:
         with as_usage("--input"):
             raise SkipwayError("given together with --batch", "one of the two")

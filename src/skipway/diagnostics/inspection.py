@@ -52,6 +52,7 @@ class Inspection(JupyterMixin):
         environment: versions and device.
         seconds: wall-clock time of the inspection.
         paths: the gradient by path length, where it was asked for.
+        proofs: what `skipway.prove` showed of findings, as `Proof.to_dict` gives it, where that was asked for.
     """
 
     model: str
@@ -70,6 +71,7 @@ class Inspection(JupyterMixin):
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     paths: PathSpectrum | None = None
+    proofs: list[Mapping[str, Any]] = field(default_factory=list)
 
     def worst(self, threshold: str = "error", ignore: tuple[str, ...] = ()) -> list[Finding]:
         """Findings at or above `threshold`, rules in `ignore` left out."""
@@ -99,6 +101,7 @@ class Inspection(JupyterMixin):
             "environment": dict(self.environment),
             "seconds": self.seconds,
             **({} if self.paths is None else {"paths": self.paths.to_dict()}),
+            **({"proofs": [dict(p) for p in self.proofs]} if self.proofs else {}),
         }
 
     @classmethod
@@ -108,7 +111,7 @@ class Inspection(JupyterMixin):
         Raises:
             SkipwayError: another schema, a field that is missing or unknown, or a record that cannot be read.
         """
-        known = {name: value for name, value in data.items() if name != "paths"}  # older files have none
+        known = {name: value for name, value in data.items() if name not in ("paths", "proofs")}  # often absent
         checked(known, ("schema", *_TEXTS, "units", "findings", "unexplained", *_REST), "inspection")
         if data["schema"] != _SCHEMA:
             raise SkipwayError(f"an inspection of schema {data['schema']!r}", repr(_SCHEMA), "inspect the model again")
@@ -125,6 +128,7 @@ class Inspection(JupyterMixin):
             notes=list(data["notes"]),
             seconds=data["seconds"],
             paths=PathSpectrum.from_dict(data["paths"]) if data.get("paths") is not None else None,
+            proofs=list(data.get("proofs", ())),
         )
 
     def to_html(self, path: str | PathLike[str]) -> Path:
