@@ -156,6 +156,10 @@ class TokenUnit(nn.Module):
                 return x + self.gain * (self.mlp(x) - x)
             case "ignored":
                 y = self.mlp(x)
+                y.add_(x)
+                return F.silu(y)
+            case "seen by a view":
+                y = self.mlp(x)
                 seen = y.view(-1)
                 y.add_(x)
                 return F.silu(seen.view_as(x))
@@ -200,7 +204,7 @@ class TokenUnit(nn.Module):
                 return h(0.5 * self.norm(x)) + b(0.5 * F.relu(self.mlp(x)))
             case "interpolation":
                 return (1 - self.gain) * x + self.gain * b(self.mlp(x))
-            case "ignored":
+            case "ignored" | "seen by a view":
                 y = h(x) + b(self.mlp(x))
                 return y if skip else F.silu(y)
             case "gate":
