@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,12 +48,10 @@ class _Measurement:
 
     def __init__(self, sample: Sample, update: UpdateWatch) -> None:
         self.sample, self.update = sample, update
-        self.scale = ScaleWatch()
 
     def close(self) -> None:
         self.sample.let_go()
         self.update.close()
-        self.scale.close()
 
 
 class Monitor:
@@ -136,11 +135,11 @@ class Monitor:
         self._measurement: _Measurement | None = None
         self._find_on: Call | None = None
         self._said_uncalled = False
-        self._call = NextCall(self._model, self._called)
+        self._call, self._scale = NextCall(self._model, self._called), ScaleWatch()
         if batch is not None:
             self._find(batch)
         if self.active:
-            self._call.wait()
+            self._wait()
 
     @property
     def latest(self) -> Record | None:
@@ -156,6 +155,7 @@ class Monitor:
             self._call.leave()  # another one that intercepted the call may have put it back
             measurement.sample.attempt(self._finish, measurement)
             measurement.close()
+            self._scale.close()
             if measurement.sample.failure is not None:
                 self._switch_off("measuring or logging failed", measurement.sample.failure)
                 return
@@ -169,12 +169,13 @@ class Monitor:
         self._step += 1
         found_late = self._find_late()
         if self.active and (found_late or self._step % self._every == 0 or self._call.waits or self._call.passed):
-            self._call.wait()
+            self._wait()
 
     def close(self) -> None:
         """End measuring; the model is as it was before."""
         self.active = False
         self._call.leave()
+        self._scale.close()
         if self._measurement is not None:
             self._measurement.close()
             self._measurement = None
@@ -187,13 +188,20 @@ class Monitor:
     ) -> None:
         self.close()
 
+    def _wait(self) -> None:
+        """Measure the next call. ``scaler.scale(loss(model(x)))`` looks `scale` up before it calls the model."""
+        self._call.wait()
+        self._scale.open()
+
     def _find(self, batch: Batch) -> None:
         """Find the units on a batch."""
         # Autocast keeps weights that it has cast; those of a run without gradients would cut later runs' gradients off.
         cached = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)
         try:
-            located = locate(self._model, batch, proofs=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the training's own call gives them
+                located = locate(self._model, batch, proofs=True)
         finally:
             torch.set_autocast_cache_enabled(cached)
         self._described, self.units, _ = judge(located.found, located.described, located.proofs, skipped=False)
@@ -230,18 +238,18 @@ class Monitor:
             return self._model(*args, **kwargs)
         first = next((t for t in tensors_of((args, kwargs)) if t.dim()), None)
         sample = Sample(self._samples if first is None else len(first), self._samples)
+        self._scale.factor = None
         with intercepted(self._model, reading_plan(self._described, self._located.links, sample)):
             output = self._model(*args, **kwargs)
         self._measurement = _Measurement(sample, UpdateWatch(self._optimizers, self._parameters))
-        self._measurement.scale.open()
         return output
 
     def _finish(self, measurement: _Measurement) -> None:
         """Read all numbers at once, keep them, judge them and pass them on."""
         sample = measurement.sample
         measurement.update.finish(sample)
-        if measurement.scale.factor is not None:
-            sample.put(_WHOLE, "scale", measurement.scale.factor)
+        if self._scale.factor is not None:
+            sample.put(_WHOLE, "scale", self._scale.factor)
         numbers = sample.read()
         scale = numbers.get(_WHOLE, {}).get("scale")
         record = Record(step=self._step, units=readings(self.units, numbers, scale), scale=scale)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -38,7 +37,6 @@ class NextCall:
     def __init__(self, model: nn.Module, caught: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self._model, self._caught = model, caught
         self._before: list[Any] = []
-        self._eager = ExitStack()
         self._holds_eager = False
         self.waits = False
         self.passed = False
@@ -57,7 +55,7 @@ class NextCall:
             self._before = [place[_PLACE]] if place.get(_PLACE, self) is not self else []
             place[_PLACE] = self
         if not self._holds_eager and _can_be_compiled():
-            self._eager.enter_context(_EAGER.held())
+            _EAGER.take()
             self._holds_eager = True
 
     def leave(self) -> None:
@@ -66,16 +64,20 @@ class NextCall:
         self._run_compiled()
 
     def _run_compiled(self) -> None:
-        self._holds_eager = False
-        self._eager.close()
+        if self._holds_eager:
+            self._holds_eager = False
+            _EAGER.give()
 
     def _let_go(self) -> None:
         self.waits = False
         place = vars(self._model)
         if place.get(_PLACE) is self:  # else another one stands there, and goes on to this one
             del place[_PLACE]
-            if self._before:
-                place[_PLACE] = self._before[0]
+            before = self._before
+            while before and isinstance(before[0], NextCall) and not before[0].waits:
+                before = before[0]._before  # noqa: SLF001  # of its own kind, which has left meanwhile
+            if before:
+                place[_PLACE] = before[0]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Stand in for a call of the model."""

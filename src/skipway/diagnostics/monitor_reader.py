@@ -135,7 +135,11 @@ def reading_plan(described: Sequence[Described], links: Links, sample: Sample) -
             sample.attempt(tap_inputs, reader, described, links, tensors)
 
     plan = plan_taps(described, [], links)
-    return Plan(edits={address: [_edit(planned, reader, sample)] for address, planned in plan.items()}, starts=[start])
+    return Plan(
+        edits={address: [_edit(planned, reader, sample)] for address, planned in plan.items()},
+        starts=[start],
+        alters=False,
+    )
 
 
 def _edit(planned: list[Tap], reader: _Reader, sample: Sample) -> Edit:

@@ -24,17 +24,19 @@ class ScaleWatch:
     def __init__(self) -> None:
         self.factor: torch.Tensor | None = None
         """The factor, on its device; None if no GradScaler came by."""
-        self._held = ExitStack()
 
     def open(self) -> None:
         """Watch from now on."""
-        self._held.enter_context(_SCALE.held())
+        if self in _watches:
+            return
+        _SCALE.take()
         _watches.append(self)
-        self._held.callback(_watches.remove, self)
 
     def close(self) -> None:
         """Watch no longer."""
-        self._held.close()
+        if self in _watches:
+            _watches.remove(self)
+            _SCALE.give()
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["Shared"]
 
@@ -22,15 +22,14 @@ class Shared:
         self._make, self._holders = make, 0
         self._context = ExitStack()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Within it the change is made."""
+    def take(self) -> None:
+        """Want the change from now on."""
         if not self._holders:
             self._context.enter_context(self._make())
         self._holders += 1
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            if not self._holders:
-                self._context.close()
+
+    def give(self) -> None:
+        """Want it no longer; once for each `take`."""
+        self._holders -= 1
+        if not self._holders:
+            self._context.close()

@@ -63,12 +63,14 @@ class Plan:
         starts: called at the start of each call with the tensors that the model was called with.
         names: what is said of an address that a call has not met: ``"unit 'layer1.0'"``. A call that ends without
             having met an address of `names` is an error; addresses that are not in it may stay away.
+        alters: whether edits change anything; those that only read run inside custom autograd functions, too.
     """
 
     edits: Mapping[Address, Sequence[Edit]] = field(default_factory=dict)
     looks: Mapping[Address, Sequence[Look]] = field(default_factory=dict)
     starts: Sequence[Callable[[Run, list[torch.Tensor]], None]] = ()
     names: Mapping[Address, str] = field(default_factory=dict)
+    alters: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class _Planned:
     address: Address
     edits: tuple[Edit, ...]
     looks: tuple[Look, ...]
+    alters: bool = True
 
 
 class _CountingStack(ModuleStack):
@@ -122,7 +125,7 @@ class Run(AddressedMode[_Planned]):
     def at(self, planned: _Planned, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a planned call through its edits, and show what it gave."""
         self.met.add(planned.address)
-        if planned.edits and self._with_gradients and not torch.is_grad_enabled():
+        if planned.alters and planned.edits and self._with_gradients and not torch.is_grad_enabled():
             _refuse_in_function(planned.address)
         go_on = func
         for edit in reversed(planned.edits):
@@ -247,6 +250,7 @@ def _merged(plans: list[Plan]) -> dict[Address, _Planned]:
             a,
             tuple(edit for plan in plans for edit in plan.edits.get(a, ())),
             tuple(look for plan in plans for look in plan.looks.get(a, ())),
+            any(plan.alters for plan in plans if a in plan.edits),
         )
         for a in addresses
     }
