@@ -419,7 +419,7 @@ def test_a_model_that_cannot_be_recorded_trains_on(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("cannot\nrecord")
 
-    monkeypatch.setattr("skipway.diagnostics.monitor.locate", broken)
+    monkeypatch.setattr("skipway.diagnostics.monitor.monitor.locate", broken)
     model = Tokens()
     monitor = train(model, tokens, 2)
     assert monitor is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from skipway.diagnostics.monitor_reader import Sample, reading_plan
+from skipway.diagnostics.monitor.reader import Sample, reading_plan
 from skipway.errors import SkipwayError
 from skipway.trace.preserve import preserved
 from skipway.units.intercept import intercepted

@@ -13,13 +13,13 @@ from torch.overrides import _get_current_function_mode_stack
 from typing_extensions import Self
 
 from skipway.diagnostics.judge import judge
-from skipway.diagnostics.monitor_call import NextCall
-from skipway.diagnostics.monitor_log import sink
-from skipway.diagnostics.monitor_reader import Sample, reading_plan
-from skipway.diagnostics.monitor_record import Record, readings
-from skipway.diagnostics.monitor_rules import Watch
-from skipway.diagnostics.monitor_scale import ScaleWatch
-from skipway.diagnostics.monitor_update import UpdateWatch, branch_parameters
+from skipway.diagnostics.monitor.call import NextCall
+from skipway.diagnostics.monitor.log import sink
+from skipway.diagnostics.monitor.reader import Sample, reading_plan
+from skipway.diagnostics.monitor.record import Record, readings
+from skipway.diagnostics.monitor.rules import Watch
+from skipway.diagnostics.monitor.scale import ScaleWatch
+from skipway.diagnostics.monitor.update import UpdateWatch, branch_parameters
 from skipway.errors import SkipwayError
 from skipway.trace.addressed import AddressedMode
 from skipway.trace.batch import Call, copied, tensors_of, unwrapped

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.diagnostics.monitor_shared import Shared
+from skipway.diagnostics.monitor.shared import Shared
 from skipway.trace.modules import eager
 from skipway.trace.preserve import is_preserved
 

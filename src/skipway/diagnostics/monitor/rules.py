@@ -18,7 +18,7 @@ from skipway.units.unit import StreamNumbers
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from skipway.diagnostics.monitor_record import Reading, Record
+    from skipway.diagnostics.monitor.record import Reading, Record
     from skipway.units.locate import Located
     from skipway.units.unit import Unit
 
