@@ -16,6 +16,7 @@ _WHERE: Final = {
     "DesignInfo": "skipway.designs",
     "FeatureNet": "skipway.models",
     "Inspection": "skipway.diagnostics.inspection",
+    "Lesion": "skipway.units.lesion_record",
     "Monitor": "skipway.diagnostics.monitor",
     "Net": "skipway.models",
     "Op": "skipway.form",
@@ -41,6 +42,7 @@ _WHERE: Final = {
     "path_spectrum": "skipway.diagnostics.path_spectrum",
     "resume": "skipway.train.fit",
     "inspect": "skipway.diagnostics.inspect",
+    "lesion": "skipway.units.lesion",
     "list_designs": "skipway.models",
     "list_models": "skipway.models",
     "load_model": "skipway.models.load",
@@ -48,9 +50,11 @@ _WHERE: Final = {
     "what_if": "skipway.units.what_if",
 }
 __all__ = [
-    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Monitor", "Net",
+    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Lesion",
+    "Monitor", "Net",
     "Op", "OptimizerSpec", "PathSpectrum", "Proof", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError",
-    "Stack", "Unit", "UnitForm", "__version__", "compare", "create_model", "fit", "inspect", "list_designs",
+    "Stack", "Unit", "UnitForm", "__version__", "compare", "create_model", "fit", "inspect", "lesion",
+    "list_designs",
     "list_models", "load_comparison", "load_model", "load_run", "load_torchvision_state_dict", "path_spectrum",
     "prove", "resume", "what_if",
 ]  # fmt: skip

@@ -32,6 +32,8 @@ from skipway.train.plan import fit as fit
 from skipway.train.run import Run as Run
 from skipway.train.run import load_run as load_run
 from skipway.units.alteration import Alteration as Alteration
+from skipway.units.lesion import lesion as lesion
+from skipway.units.lesion_record import Lesion as Lesion
 from skipway.units.what_if import what_if as what_if
 
 __version__: str
