@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skipway.trace.graph import Node
     from skipway.units.links import Links
 
-__all__ = ["Gate", "Seat", "interpolations", "is_bounded"]
+__all__ = ["Gate", "Seat", "carriers", "interpolations", "is_bounded"]
 
 _BOUNDED: Final = frozenset({"sigmoid", "hardsigmoid", "softmax", "safe_softmax"})
 
@@ -60,6 +60,38 @@ def interpolations(evidence: Evidence) -> list[Gate]:
             if gate is not None:
                 found.append(gate)
     return found
+
+
+def carriers(evidence: Evidence) -> list[Gate]:
+    """All joins T·x + F, where both T and F are computed from x by weights and T is no sigmoid or the like."""
+    links = evidence.found.links
+    known = {c.join for c in evidence.found.candidates}
+    found = []
+    for node in links.nodes:
+        if node.op != "add" or node.id in known or len(node.inputs) != 2 or not links.is_data(node.id):
+            continue
+        if not links.alive[node.id] or node.attrs.get("fused", "addcmul") != "addcmul":
+            continue
+        for i, branch in (node.inputs, node.inputs[::-1]):
+            gate = _carrier(node, links.nodes[links.strip(i)], branch, links)
+            if gate is not None:
+                found.append(gate)
+                break
+    return found
+
+
+def _carrier(join: Node, product: Node, branch: int, links: Links) -> Gate | None:
+    if product.op != "mul" or len(product.inputs) != 2 or product.inputs[0] == product.inputs[1]:
+        return None
+    for p in (0, 1):
+        gate, x = product.inputs[p], product.inputs[1 - p]
+        base = links.strip(x)
+        if links.nodes[x].shape != join.shape or not (links.descends(gate, base) and links.descends(branch, base)):
+            continue
+        worked = all(any(links.nodes[i].op in ops.WEIGHTED for i in links.region(base, e)) for e in (gate, branch))
+        if worked and not is_bounded(gate, links):
+            return Gate(join.id, gate, Seat(product.id, p), Seat(product.id, 1 - p), on_branch=False)
+    return None
 
 
 def _readings(join: Node, links: Links) -> Iterator[Gate]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from skipway.diagnostics.look import Want
-from skipway.diagnostics.rules._gates import Gate, Seat, interpolations, is_bounded
+from skipway.diagnostics.rules._gates import Gate, Seat, carriers, interpolations, is_bounded
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.diagnostics.rules._stream import Member, module_of, stream
 from skipway.trace import ops
@@ -75,8 +75,9 @@ _OF_STREAM: Final[tuple[tuple[str, _Number], ...]] = (("rms", _rms),)
     summary="A gate T in y = T·F(x) + (1 − T)·x takes values outside [0, 1]: the unit no longer interpolates.",
     explanation="A sum of two values weighted with T and one minus T, one computed from the other, where more than 1 %"
     " of T's measured values lie outside [0, 1]. An error if the stream is measured to grow at least twofold between"
-    " the first such gate and the last; else, or where nothing was measured, a warning. A gate on the branch alone"
-    " (squeeze-and-excite, GLU) is none of this.",
+    " the first such gate and the last; else, or where nothing was measured, a warning. A factor computed from x that"
+    " weighs the shortcut alone, T·x + F(x), counts only where the stream grows so; one on the branch alone"
+    " (squeeze-and-excite, GLU) does not count.",
     fix="make the gate with a sigmoid: t = torch.sigmoid(self.gate(x))",
     source="Srivastava et al. 2015, arXiv 1505.00387, eq. 3; ICDAR-2019 issue 4",
     faulty=_PROGRAM.replace("GATE", "self.gate(x)").replace("BIAS", "-2.0"),
@@ -94,45 +95,56 @@ _OF_STREAM: Final[tuple[tuple[str, _Number], ...]] = (("rms", _rms),)
 )
 def gate_unbounded(evidence: Evidence) -> Iterator[Finding]:
     """Fire for gates whose measured values leave [0, 1]."""
-    known = RULES["gate-unbounded"]
-    suspects = _suspects(evidence)
-    measured = [(g, share) for g in suspects if (share := _seen(evidence, g.read, "outside")) is not None]
-    if not measured:
-        certain = [g for g in suspects if evidence.graph.nodes[evidence.found.links.strip(g.gate)].op in _UNBOUNDED]
-        if certain and not evidence.seen:
-            where = module_of(certain[0].gate, evidence)
-            yield known.finding(
-                _path(certain[0], evidence),
-                f"{where} makes a gate that nothing keeps in [0, 1] (not measured){_times(certain)}",
-                {"gates": len(certain)},
-                severity="warning",
-                fix=_fix(where),
-            )
-        return
-    outside = [(g, share) for g, share in measured if share > OUTSIDE]
-    if not outside:
-        return
-    gates = [g for g, _ in outside]
-    where = module_of(gates[0].gate, evidence)
-    least = min(v for g in gates if (v := _seen(evidence, g.read, "least")) is not None)
-    most = max(v for g in gates if (v := _seen(evidence, g.read, "most")) is not None)
-    said: dict[str, float | int | str] = {
-        "gates": len(gates), "gate_least": least, "gate_most": most,
-        "share_outside": sum(s for _, s in outside) / len(outside),
-    }  # fmt: skip
+    found = _convicted(_interpolating(evidence), evidence)
+    if not found:
+        yield from _unmeasured(evidence)
+    for gates in (found, _convicted(carriers(evidence), evidence)):
+        growth = _growth(gates, evidence)
+        grows = growth is not None and not growth < GROWN
+        if not gates or (gates is not found and not grows):  # one side weighted alone is no gate by its form
+            continue
+        where = module_of(gates[0].gate, evidence)
+        least = min(v for g in gates if (v := _seen(evidence, g.read, "least")) is not None)
+        most = max(v for g in gates if (v := _seen(evidence, g.read, "most")) is not None)
+        share = sum(_seen(evidence, g.read, "outside") or 0.0 for g in gates) / len(gates)
+        said: dict[str, float | int | str] = {"gates": len(gates), "gate_least": least, "gate_most": most}
+        said |= {"share_outside": share} | ({} if growth is None else {"stream_growth": growth})
+        grown = f", and the stream grows {growth:.3g}-fold" if growth is not None and grows else ""
+        yield RULES["gate-unbounded"].finding(
+            _path(gates[0], evidence),
+            f"the gate made in {where} takes values from {least:.3g} to {most:.3g}{grown}{_times(gates)}",
+            said,
+            severity=None if grows else "warning",
+            fix=_fix(where),
+        )
+
+
+def _convicted(suspects: Sequence[Gate], evidence: Evidence) -> list[Gate]:
+    return [g for g in suspects if (_seen(evidence, g.read, "outside") or 0.0) > OUTSIDE]
+
+
+def _growth(gates: Sequence[Gate], evidence: Evidence) -> float | None:
+    """By how much the stream grows from the first of these gates to the last."""
+    if not gates:
+        return None
     begun, ended = _seen(evidence, gates[0].carried, "rms"), evidence.seen.get((gates[-1].join, "out"))
-    growth = None if not begun or ended is None else ended / begun
-    if growth is not None:
-        said["stream_growth"] = growth
-    grows = growth is not None and not growth < GROWN
-    yield known.finding(
-        _path(gates[0], evidence),
-        f"the gate made in {where} takes values from {least:.3g} to {most:.3g}"
-        + (f", and the stream grows {growth:.3g}-fold" if grows else "") + _times(gates),
-        said,
-        severity=None if grows else "warning",
+    return None if not begun or ended is None else ended / begun
+
+
+def _unmeasured(evidence: Evidence) -> Iterator[Finding]:
+    """Where there were no further runs: gates that come straight from weights."""
+    links, nodes = evidence.found.links, evidence.graph.nodes
+    certain = [g for g in _interpolating(evidence) if nodes[links.strip(g.gate)].op in _UNBOUNDED]
+    if evidence.lab is not None or not certain:
+        return
+    where = module_of(certain[0].gate, evidence)
+    yield RULES["gate-unbounded"].finding(
+        _path(certain[0], evidence),
+        f"{where} makes a gate that nothing keeps in [0, 1] (not measured){_times(certain)}",
+        {"gates": len(certain)},
+        severity="warning",
         fix=_fix(where),
-    )  # fmt: skip
+    )
 
 
 @rule(
@@ -182,6 +194,10 @@ def _fix(where: str) -> str:
 
 
 def _suspects(evidence: Evidence) -> list[Gate]:
+    return _interpolating(evidence) + carriers(evidence)
+
+
+def _interpolating(evidence: Evidence) -> list[Gate]:
     links = evidence.found.links
     return [g for g in interpolations(evidence) if not is_bounded(g.gate, links)]
 

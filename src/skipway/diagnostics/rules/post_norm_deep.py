@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.profile import gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
-from skipway.diagnostics.rules._stream import Member, chains, has, repeated
+from skipway.diagnostics.rules._stream import Member, chains, has
 from skipway.diagnostics.rules.rank_collapse import ended, similarities
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _judged(chain: list[Member], normed: list[Member], evidence: Evidence) -> It
     if not alike and gradients is None:
         if len(normed) > DEEPER:
             message = f"norm behind the addition of {len(normed)} units in a row; collapse and decay were not measured"
-            yield known.finding(normed[0].path, message + repeated(normed), said, severity="warning")
+            yield known.finding(normed[0].path, message, said, severity="warning")
         return
     signs = []
     if alike:
@@ -109,6 +109,6 @@ def _judged(chain: list[Member], normed: list[Member], evidence: Evidence) -> It
     if signs:
         yield known.finding(
             normed[0].path,
-            f"norm behind the addition of {len(normed)} units in a row, and {' and '.join(signs)}{repeated(normed)}",
+            f"norm behind the addition of {len(normed)} units in a row, and {' and '.join(signs)}",
             said,
         )

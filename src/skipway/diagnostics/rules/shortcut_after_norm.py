@@ -65,11 +65,17 @@ def shortcut_after_norm(evidence: Evidence) -> Iterator[Finding]:
         odd = _unlike_siblings(splits, chain, evidence)
         if odd:
             yield _finding(odd, len(chain), "other units of the stream split before theirs", evidence)
-        elif opening and len(splits) >= _FEWEST:
+        elif opening and len(chain) >= _FEWEST and _all_behind(splits, chain):
             yield _finding(
                 splits, len(chain), "undecided: as a graph this is post-norm behind a norm of the embedding", evidence,
                 info=True,
             )  # fmt: skip
+
+
+def _all_behind(splits: Sequence[_Split], chain: Sequence[Member]) -> bool:
+    """Whether every unit of a stream splits behind a norm of the sum before (the first: of whatever was before)."""
+    own = [s for s in splits if s.before is not None or s.member is chain[0]]
+    return len(own) == len(chain)
 
 
 def _holder(split: _Split, evidence: Evidence) -> int:
@@ -92,7 +98,11 @@ def _opens_its_call(split: _Split, chain: Sequence[Member], evidence: Evidence) 
     """Whether the call around norm and addition holds no addition before the norm, and no norm behind its last one."""
     if split.before is None and split.member is not chain[0]:
         return False  # the norm of a patch embedding, a downsampling layer
-    units = _units_in(_holder(split, evidence), chain, evidence)
+    holder = _holder(split, evidence)
+    call = evidence.graph.calls[holder]
+    if call.input_shape and call.output_shape and call.input_shape != call.output_shape:
+        return False  # a transition between stages
+    units = _units_in(holder, chain, evidence)
     return units[0] is split.member and not has(units[-1].unit.form.after, "norm")
 
 

@@ -19,6 +19,8 @@ __all__ = ["double_norm", "missing_final_activation", "missing_final_norm"]
 
 _FEWEST_UNITS: Final = 3
 _MOST: Final = 0.5
+# A stream that its downsampling layers keep small has not outgrown its head.
+_SHRUNK: Final = 0.9
 _NORMS: Final = frozenset({"layer", "rms", "group", "instance"})
 _PRE_ACTIVATION: Final = program(
     CONV, unit="return x + self.second(F.relu(self.norm2(self.first(F.relu(self.norm1(x))))))", depth=4
@@ -41,15 +43,15 @@ _POST_NORM: Final = program(TOKENS, unit="return self.norm(x + self.branch(x))",
 )
 def missing_final_norm(evidence: Evidence) -> Iterator[Finding]:
     """Fire for each pre-norm stream that no norm ends."""
-    for chain in chains(evidence):
+    for chain in _ending(evidence):
         pre_norm = [m for m in chain if _begins(m, activated=False)]
         if len(pre_norm) < _FEWEST_UNITS or len(pre_norm) <= _MOST * len(chain):
             continue
         last = chain[-1]
         follows = _after(last, evidence)
-        if follows.norms:
-            continue
         said, grown = _growth(chain)
+        if follows.norms or said.get("stream_growth", 1.0) < _SHRUNK:
+            continue
         yield RULES["missing-final-norm"].finding(
             last.path,
             f"no norm between the last of {len(chain)} units, of which {len(pre_norm)} are pre-norm, and"
@@ -71,7 +73,7 @@ def missing_final_norm(evidence: Evidence) -> Iterator[Finding]:
 )
 def missing_final_activation(evidence: Evidence) -> Iterator[Finding]:
     """Fire for each pre-activation stream that no activation ends."""
-    for chain in chains(evidence):
+    for chain in _ending(evidence):
         pre = [m for m in chain if _begins(m, activated=True)]
         if len(pre) < _FEWEST_UNITS or len(pre) <= _MOST * len(chain):
             continue
@@ -118,6 +120,17 @@ def double_norm(evidence: Evidence) -> Iterator[Finding]:
             f"the stream behind {len(post_norm)} post-norm units is normalised twice: by {first}, then by {other}",
             {"post_norm_units": len(post_norm), "norm": first, "second_norm": other},
         )
+
+
+def _ending(evidence: Evidence) -> list[list[Member]]:
+    """Streams from which no other goes on: a stage whose tokens are cut apart and pooled has another behind it."""
+    links, found = evidence.found.links, chains(evidence)
+    return [
+        chain for chain in found
+        if not any(
+            links.descends(other[0].described.candidate.base, chain[-1].described.candidate.join) for other in found
+        )
+    ]  # fmt: skip
 
 
 def _begins(member: Member, *, activated: bool) -> bool:
