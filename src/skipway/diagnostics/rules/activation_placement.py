@@ -25,7 +25,7 @@ DEEP: Final = 60
 # Every entry of the stream is cut to zero once on its way, on the average. Without it (branches that start at zero)
 # the rectifier does nothing yet.
 CUTS: Final = 1.0
-_RECTIFIERS: Final = frozenset({"relu", "relu6"})
+_RECTIFIERS: Final = frozenset({"relu", "relu6", "clamp", "hardtanh"})
 _REACHES_ZERO: Final = frozenset({"relu", "relu6", "threshold", "clamp_min", "hardtanh"})
 _POSITIVE: Final = _REACHES_ZERO | {
     "sigmoid", "hardsigmoid", "softplus", "softmax", "safe_softmax", "abs", "exp", "square",
@@ -56,7 +56,7 @@ _LONGEST_END: Final = 24
         rest="nn.BatchNorm2d(8), nn.ReLU()",
     ),
     wants=lambda evidence: [
-        Want(node=node, name="cut", reduce=_share_negative)
+        Want(node=node, name="cut", reduce=_share_cut)
         for chain in _deep_chains(evidence)
         for _, node in chain
         if node >= 0
@@ -100,8 +100,8 @@ def _rectifier(member: Member, evidence: Evidence) -> int:
     return named[0] if named else -1
 
 
-def _share_negative(_result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
-    return (operands[0] < 0).double().mean()
+def _share_cut(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    return (result != operands[0]).double().mean()
 
 
 @rule(

@@ -6,9 +6,11 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.look import Want
+from skipway.diagnostics.profile import gradient_curve
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.diagnostics.rules._stream import Member, chains, has, repeated
+from skipway.diagnostics.rules.gradient import SMALLEST_RATIO
 from skipway.diagnostics.taps import norm
 from skipway.trace import ops
 
@@ -35,7 +37,7 @@ _UNSCALED: Final = 1e-3
     explanation="A constant on the shortcut or on the sum (also the mean of stream and branch, and division by the"
     " square root of two), measured as the ratio of the shortcut's output to the stream and multiplied over the units"
     " of one stream: fires when less than half or more than double is left. A factor in front of a norm that stands"
-    " behind the addition (DeepNorm) scales nothing, and learned factors are reported as info only.",
+    " behind the addition (DeepNorm) scales nothing, and learned factors are info unless the gradient vanishes.",
     fix="take the factor off the shortcut, return x + self.branch(x), and scale the branch instead",
     source="He et al. 2016, arXiv 1603.05027, eq. 5 and table 1",
     faulty=program(TOKENS, unit="return 0.5 * x + self.branch(self.norm(x))", depth=6, rest="nn.LayerNorm(16)"),
@@ -68,8 +70,14 @@ def scaled_shortcut(evidence: Evidence) -> Iterator[Finding]:
             f"the shortcut is multiplied by {factor:.4g}, over {len(members)} units by {product:.3g}"
             + ("" if measured else " (not measured)") + repeated(members),
             {"units": len(members), "factor_per_unit": factor, "factor_product": product},
-            severity="info" if learned else None,
+            severity="info" if learned and not _vanishes(chain) else None,
         )  # fmt: skip
+
+
+def _vanishes(chain: list[Member]) -> bool:
+    """Whether the gradient is measured to fall on its way to the first unit: what a learned factor must not do."""
+    curve = gradient_curve([m.unit for m in chain], ())
+    return curve is not None and curve.ratio < SMALLEST_RATIO and curve.falls_back
 
 
 def _is_scaled(member: Member) -> bool:
@@ -101,6 +109,8 @@ def _factor(member: Member, evidence: Evidence) -> float | None:
         if op.kind == "scale":
             found *= float(op.detail) if isinstance(op.detail, float) else 1.0
             unknown += isinstance(op.detail, str)
+    if not unknown:
+        return found
     numbers = member.unit.numbers
     only_scales = all(op.kind == "scale" for op in form.shortcut) and not has(form.after, "scale")
     if only_scales and numbers.shortcut_rms is not None and numbers.stream_rms:

@@ -100,9 +100,9 @@ def _opens_its_call(split: _Split, chain: Sequence[Member], evidence: Evidence) 
         return False  # the norm of a patch embedding, a downsampling layer
     holder = _holder(split, evidence)
     call = evidence.graph.calls[holder]
-    if call.input_shape and call.output_shape and call.input_shape != call.output_shape:
-        return False  # a transition between stages
     units = _units_in(holder, chain, evidence)
+    if len(units) < len(chain) and call.input_shape != call.output_shape:
+        return False  # a transition between stages
     return units[0] is split.member and not has(units[-1].unit.form.after, "norm")
 
 

@@ -136,7 +136,7 @@ def _ending(evidence: Evidence) -> list[list[Member]]:
 def _begins(member: Member, *, activated: bool) -> bool:
     """Whether each branch begins with a norm, with or without an activation, and nothing stands on the path."""
     form = member.unit.form
-    if form.after or form.merge != "add":
+    if form.after or form.merge != "add" or has(form.shortcut, "gate"):
         return False
     return all(_start(branch) == activated for branch in (form.branch, *form.parallel))
 
@@ -147,7 +147,7 @@ def _start(branch: Sequence[Op]) -> bool | None:
     for op in branch:
         if op.kind == "norm" and found is None:
             found = False
-        elif op.kind == "activation" and found is not None:
+        elif op.kind in ("activation", "gate") and found is not None:  # x·sigmoid(x) written by hand reads as a gate
             return True
         elif op.kind not in ("norm", "activation", "scale", "dropout"):
             break
