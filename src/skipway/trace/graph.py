@@ -94,13 +94,18 @@ class Node:
 
 @dataclass
 class Graph:
-    """Nodes in order of execution, module calls, outputs."""
+    """Nodes in order of execution, module calls, outputs.
+
+    Args:
+        overwrites: for every node that was written in place the node that the memory held before.
+    """
 
     nodes: list[Node] = field(default_factory=list)
     calls: list[ModuleCall] = field(default_factory=lambda: [ModuleCall(0, "", 0, -1, 0, "")])
     outputs: list[int] = field(default_factory=list)
     parameter_names: list[str] = field(default_factory=list)
     parameter_sizes: list[int] = field(default_factory=list)
+    overwrites: dict[int, int] = field(default_factory=dict)
     casts_carry_data: bool = False
 
     def leaf(

@@ -19,8 +19,8 @@ __all__ = ["Operation", "attributes", "flat_tensors", "operation"]
 # The arguments that classification reads.
 _READ: Final = frozenset(
     {
-        "alpha", "beta", "dim", "end", "groups", "kernel_size", "max_val", "min_val", "other", "p", "scale", "start",
-        "step", "stride", "train", "value",
+        "alpha", "beta", "ceil_mode", "dim", "end", "groups", "kernel_size", "max_val", "min_val", "other", "p",
+        "scale", "start", "step", "stride", "train", "value",
     }
 )  # fmt: skip
 

@@ -137,6 +137,8 @@ class Playback:
             node = add(known.op, sources, attrs, seen[2], seen[4], call)
             self.know(seen, node.id)
             self._writes[seen[0]].append((self._time, node.id, covers, seen))
+            if inputs and known.writes == (0,):
+                self.graph.overwrites[node.id] = inputs[0]
 
     def _several(
         self, known: Operation, inputs: list[int], attrs: dict[str, Any], outputs: list[Seen], call: int

@@ -9,7 +9,7 @@ time of an inspection) and the fused paths are switched off by name.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from skipway.trace.tape import Tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from torch import nn
 
@@ -44,6 +45,7 @@ class Trace:
         error: what the model raised, if it did and a partial record was asked for; the graph then ends there, and its
             outputs are the values that the operation read that raised.
         raised: that operation.
+        drawn_from: the global random number generators that moved: ``torch``, ``python``, ``numpy``.
     """
 
     graph: Graph
@@ -51,6 +53,7 @@ class Trace:
     writes_parameters: bool
     error: Exception | None = None
     raised: Raised | None = None
+    drawn_from: frozenset[str] = frozenset()
 
 
 class _Addresses(TorchFunctionMode):
@@ -106,7 +109,14 @@ class _SizingTape(Tape):
                 node.attrs["size"] = torch.linalg.vector_norm(tensor) / max(tensor.numel(), 1) ** 0.5
 
 
-def record(model: nn.Module, batch: Batch, *, addresses: bool = True, partial: bool = False) -> Trace:
+def record(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    addresses: bool = True,
+    partial: bool = False,
+    around: AbstractContextManager[Any] | None = None,
+) -> Trace:
     """Run `model` once on a copy of `batch` without gradients and return what happened; the model is left as it was.
 
     Args:
@@ -114,6 +124,7 @@ def record(model: nn.Module, batch: Batch, *, addresses: bool = True, partial: b
         batch: a tensor, a tuple of positional arguments or a dict of keyword arguments.
         addresses: whether later runs have to find the operations again.
         partial: where the model raises inside an operation, give what happened until then instead of raising.
+        around: held open while the model runs (a mode that changes what it does).
     """
     args, kwargs = copied(call_arguments(batch))
     graph = Graph()
@@ -136,7 +147,7 @@ def record(model: nn.Module, batch: Batch, *, addresses: bool = True, partial: b
             error: Exception | None = None
             output = None
             try:
-                with tape, called or _unfused():
+                with tape, called or _unfused(), around or nullcontext():
                     output = model(*args, **kwargs)
             except Exception as raised:
                 if not partial:
@@ -150,9 +161,9 @@ def record(model: nn.Module, batch: Batch, *, addresses: bool = True, partial: b
                 graph.outputs += playback.raised.inputs
         finally:
             tape.close()
-        writes = snapshot.parameters_written
+        writes, drawn_from = snapshot.parameters_written, snapshot.drawn_from
     graph.reseed()
-    return Trace(graph, playback.count, writes, error, None if error is None else playback.raised)
+    return Trace(graph, playback.count, writes, error, None if error is None else playback.raised, drawn_from)
 
 
 @contextmanager
