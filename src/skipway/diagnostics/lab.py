@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+import random
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
 import torch
 
+from skipway.diagnostics.look import look
 from skipway.diagnostics.measure import projection_loss
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors
 from skipway.trace.modules import eager
@@ -15,16 +18,19 @@ from skipway.trace.record import Trace, record
 from skipway.trace.unfused import Unfused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
 
+    from skipway.diagnostics.look import Want
     from skipway.diagnostics.measure import Loss
+    from skipway.trace.graph import Graph
 
 __all__ = ["Lab", "Mode"]
 
 Mode = Literal["train", "eval"]
+_Answer = TypeVar("_Answer")
 
 
 class Lab:
@@ -63,7 +69,8 @@ class Lab:
             rule: id of the rule that asks.
             mode: run in train or eval mode; by default in the mode of the inspection.
             batch: run on this; by default on the batch of the inspection.
-            seed: seed PyTorch's generator first; by default it stands where it stood at every other run.
+            seed: seed the global generators (PyTorch's, Python's, NumPy's) first; by default they stand where they
+                stood at every other run.
             around: held open during the run (a hook, a mode that watches).
         """
         with self._prepared(rule, mode, seed), torch.no_grad():
@@ -74,14 +81,27 @@ class Lab:
                 return [t.clone() for t in output_tensors(self.model(*args, **kwargs))]
 
     def trace(
-        self, rule: str, *, mode: Mode | None = None, batch: Batch | None = None, seed: int | None = None
+        self,
+        rule: str,
+        *,
+        mode: Mode | None = None,
+        batch: Batch | None = None,
+        seed: int | None = None,
+        partial: bool = False,
+        around: AbstractContextManager[Any] | None = None,
     ) -> Trace:
-        """A new recording, in another mode, on another batch or with other random numbers."""
+        """A new recording, in another mode, on another batch or with other random numbers; see `record`."""
         with self._prepared(rule, mode, seed):
-            return record(self.model, self.batch if batch is None else batch)
+            return record(self.model, self.batch if batch is None else batch, partial=partial, around=around)
 
     def gradients(
-        self, rule: str, *, mode: Mode | None = None, batch: Batch | None = None, seed: int | None = None
+        self,
+        rule: str,
+        *,
+        mode: Mode | None = None,
+        batch: Batch | None = None,
+        seed: int | None = None,
+        around: AbstractContextManager[Any] | None = None,
     ) -> dict[str, torch.Tensor | None]:
         """The loss's gradient for every parameter that trains, by name; None where none arrives.
 
@@ -90,9 +110,32 @@ class Lab:
         with self._prepared(rule, mode, seed), torch.enable_grad():
             args, kwargs = copied(call_arguments(self.batch if batch is None else batch), lambda t: t.detach().clone())
             named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
-            loss = (self._loss or projection_loss)(self.model(*args, **kwargs))
+            with around or nullcontext():
+                output = self.model(*args, **kwargs)
+            loss = (self._loss or projection_loss)(output)
             found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
             return {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
+
+    def with_gradients(
+        self,
+        rule: str,
+        use: Callable[[Any], _Answer],
+        *,
+        mode: Mode | None = None,
+        batch: Batch | None = None,
+        seed: int | None = None,
+    ) -> _Answer:
+        """What `use` makes of the model's output in a run that records gradients; no input asks for one."""
+        with self._prepared(rule, mode, seed), torch.enable_grad():
+            args, kwargs = copied(call_arguments(self.batch if batch is None else batch), lambda t: t.detach().clone())
+            return use(self.model(*args, **kwargs))
+
+    def look(
+        self, rule: str, graph: Graph, wants: Sequence[Want], *, mode: Mode | None = None, seed: int | None = None
+    ) -> dict[tuple[int, str], float]:
+        """Numbers of single operations of `graph`, which must come from a run in the same mode; see `look`."""
+        with self._prepared(rule, mode, seed):
+            return look(self.model, self.batch, graph, wants, keep_parameters=self._keep_parameters)
 
     def _prepared(self, rule: str, mode: Mode | None, seed: int | None) -> AbstractContextManager[None]:
         self._runs[rule] = self._runs.get(rule, 0) + 1
@@ -106,4 +149,6 @@ def _prepared(model: nn.Module, mode: Mode | None, seed: int | None, *, keep_par
             model.train(mode == "train")
         if seed is not None:
             torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
         yield
