@@ -21,6 +21,7 @@ from skipway.cli.complete import (
     complete_severity,
 )
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
+from skipway.cli.lesion import lesion_command
 from skipway.cli.report import report_command
 from skipway.cli.train import train_command
 from skipway.errors import SkipwayError, suggest
@@ -187,6 +188,7 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
 app.command("train")(train_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
+app.command("lesion")(lesion_command)
 
 
 def run(arguments: list[str] | None = None) -> int:

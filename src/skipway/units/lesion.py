@@ -73,7 +73,7 @@ def lesion(  # noqa: PLR0913  # one argument for each thing that can be chosen
         data: labelled batches, (inputs, targets) each; values are means over samples.
         batches: take so many of them at most.
         delete: ``"each"`` by itself; a number k, or several: k random units, `draws` times; a list of paths: these
-            together; None: nothing.
+            together; ``"each"`` may stand in a list with either; None: nothing.
         draws: random choices for each k, all different.
         swap: True: each unit with the next of its structure; a number k, or several: k random swaps one after the
             other, `draws` times, with Kendall's τ of the order that results; a list of pairs of paths.

@@ -29,9 +29,13 @@ if TYPE_CHECKING:
     from skipway.units.lesion_record import What
     from skipway.units.locate import Located
 
-__all__ = ["Site", "Sites", "UnitSites"]
+__all__ = ["NoUnitsError", "Site", "Sites", "UnitSites"]
 
 _GONE: Final = Alteration(branch=0.0)
+
+
+class NoUnitsError(SkipwayError):
+    """A model has no residual units."""
 
 
 @dataclass
@@ -74,7 +78,7 @@ class UnitSites:
         batch: what it is called with.
 
     Raises:
-        SkipwayError: the model has no units.
+        NoUnitsError: the model has no units.
     """
 
     what: What = "unit"
@@ -87,7 +91,7 @@ class UnitSites:
         level = levels(described, of_kind)
         chosen = [p for p, k, n in zip(self._units, of_kind, level, strict=True) if n == 0 and k in ("unit", "merge")]
         if not chosen:
-            raise SkipwayError(
+            raise NoUnitsError(
                 f"no residual units were found in {type(self.located.model).__name__} on {self.located.batch}",
                 "a model with units, or blocks= for modules to replace by the identity",
                 'skipway.lesion(model, batch, blocks="auto")',

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Delete", "Swap", "Trial", "trials"]
 
-Delete: TypeAlias = str | int | Sequence[int] | Sequence[str] | None
+Delete: TypeAlias = str | int | Sequence[int] | Sequence[str] | Sequence[int | str] | None
 Swap: TypeAlias = bool | int | Sequence[int] | Sequence[tuple[str, str]]
 
 
@@ -66,15 +66,15 @@ def _deletions(sites: Sites, delete: Delete, draws: int, seed: int) -> list[Tria
         return []
     able = [path for path, site in sites.sites.items() if not site.kept]
     if delete == "each":
-        if not able:
-            path, site = next(iter(sites.sites.items()))
-            raise SkipwayError(f"none of the {len(sites.sites)} {sites.what}s can be deleted; {path!r}: {site.kept}")
-        return [Trial("deleted", (path,)) for path in able]
+        return _each(sites, able)
     if isinstance(delete, str):
         raise SkipwayError(
             f"delete={delete!r}", "'each', a number of units to draw, or a list of paths", f"delete=[{delete!r}]"
         )
     listed = [delete] if isinstance(delete, int) else list(delete)
+    if "each" in listed:
+        rest = [v for v in listed if v != "each"]
+        return [*_each(sites, able), *(_deletions(sites, rest, draws, seed) if rest else [])]
     if listed and all(isinstance(v, int) and not isinstance(v, bool) for v in listed):
         return _drawn(able, [_whole(v) for v in listed], draws, seed, sites.what)
     if listed and all(isinstance(v, str) for v in listed):
@@ -83,6 +83,13 @@ def _deletions(sites: Sites, delete: Delete, draws: int, seed: int) -> list[Tria
             _check_able(sites, path)
         return [Trial("deleted", tuple(p for p in sites.sites if p in paths))]
     raise SkipwayError(f"delete={delete!r}", "'each', a number of units to draw, or a list of paths")
+
+
+def _each(sites: Sites, able: list[str]) -> list[Trial]:
+    if not able:
+        path, site = next(iter(sites.sites.items()))
+        raise SkipwayError(f"none of the {len(sites.sites)} {sites.what}s can be deleted; {path!r}: {site.kept}")
+    return [Trial("deleted", (path,)) for path in able]
 
 
 def _drawn(able: list[str], counts: list[int], draws: int, seed: int, what: str) -> list[Trial]:
