@@ -186,7 +186,7 @@ def test_overflow_in_half_precision_names_its_module() -> None:
 
 
 def test_every_rule_explains_itself() -> None:
-    assert set(RULES) == {"gradient-vanishing", "gradient-exploding", "missing-shortcut", "non-finite"}
+    assert {"gradient-vanishing", "gradient-exploding", "missing-shortcut", "non-finite"} <= set(RULES)
     for name in RULES:
         rule = RULES[name]
         assert rule.id == name

@@ -65,7 +65,7 @@ def interpolations(evidence: Evidence) -> list[Gate]:
 def carriers(evidence: Evidence) -> list[Gate]:
     """All joins T·x + F, where both T and F are computed from x by weights and T is no sigmoid or the like."""
     links = evidence.found.links
-    known = {c.join for c in evidence.found.candidates}
+    known = {c.join for c in evidence.found.candidates} | {g.join for g in interpolations(evidence)}
     found = []
     for node in links.nodes:
         if node.op != "add" or node.id in known or len(node.inputs) != 2 or not links.is_data(node.id):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -100,12 +101,11 @@ def gate_unbounded(evidence: Evidence) -> Iterator[Finding]:
         yield from _unmeasured(evidence)
     for gates in (found, _convicted(carriers(evidence), evidence)):
         growth = _growth(gates, evidence)
-        grows = growth is not None and not growth < GROWN
+        grows = growth is not None and growth >= GROWN
         if not gates or (gates is not found and not grows):  # one side weighted alone is no gate by its form
             continue
         where = module_of(gates[0].gate, evidence)
-        least = min(v for g in gates if (v := _seen(evidence, g.read, "least")) is not None)
-        most = max(v for g in gates if (v := _seen(evidence, g.read, "most")) is not None)
+        least, most = _range(gates, evidence)
         share = sum(_seen(evidence, g.read, "outside") or 0.0 for g in gates) / len(gates)
         said: dict[str, float | int | str] = {"gates": len(gates), "gate_least": least, "gate_most": most}
         said |= {"share_outside": share} | ({} if growth is None else {"stream_growth": growth})
@@ -127,8 +127,16 @@ def _growth(gates: Sequence[Gate], evidence: Evidence) -> float | None:
     """By how much the stream grows from the first of these gates to the last."""
     if not gates:
         return None
-    begun, ended = _seen(evidence, gates[0].carried, "rms"), evidence.seen.get((gates[-1].join, "out"))
-    return None if not begun or ended is None else ended / begun
+    begun = _seen(evidence, gates[0].carried, "rms")
+    sizes = [size for g in gates if math.isfinite(size := evidence.seen.get((g.join, "out"), math.nan))]
+    return None if not begun or not sizes else sizes[-1] / begun  # what overflows later has grown enough before
+
+
+def _range(gates: Sequence[Gate], evidence: Evidence) -> tuple[float, float]:
+    """Least and largest value of these gates, as far as they are finite."""
+    values = [_seen(evidence, g.read, name) for g in gates for name in ("least", "most")]
+    finite = [v for v in values if v is not None and math.isfinite(v)]
+    return min(finite, default=math.nan), max(finite, default=math.nan)
 
 
 def _unmeasured(evidence: Evidence) -> Iterator[Finding]:

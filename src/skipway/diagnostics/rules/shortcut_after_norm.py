@@ -72,6 +72,12 @@ def shortcut_after_norm(evidence: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _is_transition(call: int, units: Sequence[Member], chain: Sequence[Member], evidence: Evidence) -> bool:
+    """Whether a call within the stack changes the stream's shape: norms of downsampling layers are another matter."""
+    run = evidence.graph.calls[call]
+    return len(units) < len(chain) and run.input_shape != run.output_shape
+
+
 def _all_behind(splits: Sequence[_Split], chain: Sequence[Member]) -> bool:
     """Whether every unit of a stream splits behind a norm of the sum before (the first: of whatever was before)."""
     own = [s for s in splits if s.before is not None or s.member is chain[0]]
@@ -99,10 +105,9 @@ def _opens_its_call(split: _Split, chain: Sequence[Member], evidence: Evidence) 
     if split.before is None and split.member is not chain[0]:
         return False  # the norm of a patch embedding, a downsampling layer
     holder = _holder(split, evidence)
-    call = evidence.graph.calls[holder]
     units = _units_in(holder, chain, evidence)
-    if len(units) < len(chain) and call.input_shape != call.output_shape:
-        return False  # a transition between stages
+    if _is_transition(holder, units, chain, evidence):
+        return False
     return units[0] is split.member and not has(units[-1].unit.form.after, "norm")
 
 
@@ -120,7 +125,10 @@ def _unlike_siblings(splits: Sequence[_Split], chain: Sequence[Member], evidence
         call = _holder(split, evidence)
         to_unit = calls[call].depth
         to_previous = calls[_common(split.norm, split.before.described.candidate.join, evidence)].depth
-        if to_unit > to_previous and len(_units_in(call, chain, evidence)) <= _MOST_IN_A_BLOCK:
+        units = _units_in(call, chain, evidence)
+        if _is_transition(call, units, chain, evidence):
+            continue
+        if to_unit > to_previous and len(units) <= _MOST_IN_A_BLOCK:
             own.append(split)
         elif to_unit == to_previous:
             shared.append(split)
