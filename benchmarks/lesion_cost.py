@@ -68,8 +68,8 @@ def main() -> int:
     torch.set_num_threads(1)
     lines = [
         (
-            f"{machine(('torch',))}; one thread, batch {options.batch}, {options.repeats} repeats. Runs of the whole model "
-            "(median, spread) for deleting each unit by itself."
+            f"{machine(('torch',))}; one thread, batch {options.batch}, {options.repeats} repeats. Runs of the whole "
+            "model (median, spread) for deleting each unit by itself."
         ),
         "",
         "| model | deleted | state reused | every run in full | ratio |",

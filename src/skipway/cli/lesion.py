@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from skipway.data import Dataset
     from skipway.models.load import Batch
     from skipway.spec import DataSpec
     from skipway.units.lesion_record import Lesion
@@ -82,16 +83,16 @@ def lesion_command(  # noqa: PLR0913, PLR0917  # one parameter for each option o
             check_target(html)
     with as_usage("--delete"):
         chosen = _chosen(delete)
-    net, name, found_on, spec = _model(model, data, root, weights, batch)
+    net, name, found_on, labelled = _model(model, data, root, weights, batch)
     options: dict[str, Any] = {
         "delete": chosen, "swap": swap, "draws": seeds, "name": name,
         "blocks": blocks if blocks in (None, "auto") else blocks.split(","),
     }  # fmt: skip
     try:
-        if spec is None:
+        if labelled is None:
             found: Lesion = lesion(net, found_on, **options)
         else:
-            found = lesion(net, data=_labelled(spec, samples, batch), **options)
+            found = lesion(net, data=_test_batches(labelled, samples, batch), **options)
     except NoUnitsError as error:
         raise SkipwayError(
             error.given, error.expected.replace("blocks=", "--blocks"), f"skipway lesion {model} --blocks auto"
@@ -125,11 +126,13 @@ def _chosen(text: str) -> Any:
 
 def _model(
     name: str, data: str | None, root: Path | None, weights: Path | None, size: int
-) -> tuple[nn.Module, str, Batch | None, DataSpec | None]:
+) -> tuple[nn.Module, str, Batch | None, Dataset | None]:
     """The model, what to call it, what to call it with, and labelled data."""
     import torch
 
-    from skipway.models.load import load_model
+    from skipway.data import open_data
+    from skipway.models.load import load_model, load_weights
+    from skipway.models.load_for import load_for
     from skipway.train.run import load_run
 
     folder = Path(name)
@@ -137,16 +140,23 @@ def _model(
         if weights is not None:
             raise UsageProblemError(f"--weights {weights} for the run in {folder}", "no weights: the run has its own")
         run = load_run(folder)
-        return run.model(), f"{run.spec.model} ({folder.name})", None, _spec(run.spec.data, data, root)
+        spec = _spec(run.spec.data, data, root)
+        return run.model(), f"{run.spec.model} ({folder.name})", None, open_data(spec) if spec is not None else None
     torch.manual_seed(0)
-    loaded = load_model(name, batch_size=size if data is None else 2, weights=weights)
     spec = _spec(None, data, root)
-    if spec is None and loaded.batch is None:
+    if spec is not None:
+        dataset = open_data(spec)
+        model = load_for(name, num_classes=dataset.info.num_classes, input_shape=dataset.info.input_shape)
+        if weights is not None:
+            load_weights(model, weights)
+        return model, name, None, dataset
+    loaded = load_model(name, batch_size=size, weights=weights)
+    if loaded.batch is None:
         raise SkipwayError(
             f"{loaded.label} does not say what it is called with", "a model that names its input, or data",
             f"skipway lesion {name} --data cifar10",
         )  # fmt: skip
-    return loaded.model, loaded.label, loaded.batch if spec is None else None, spec
+    return loaded.model, loaded.label, loaded.batch, None
 
 
 def _spec(own: DataSpec | None, data: str | None, root: Path | None) -> DataSpec | None:
@@ -164,14 +174,12 @@ def _spec(own: DataSpec | None, data: str | None, root: Path | None) -> DataSpec
     return own if place is None else replace(own, root=place)
 
 
-def _labelled(spec: DataSpec, samples: int, size: int) -> Iterator[Any]:
+def _test_batches(data: Dataset, samples: int, size: int) -> Iterator[Any]:
     """The first test samples, in batches."""
     import torch
 
-    from skipway.data import open_data
-
     left = samples
-    for inputs, targets in open_data(spec).test(batch_size=min(size, samples)):
+    for inputs, targets in data.test(batch_size=min(size, samples)):
         images = inputs[:left]
         if images.dim() == 4:  # as in training: a third less time
             images = images.contiguous(memory_format=torch.channels_last)

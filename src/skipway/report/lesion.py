@@ -47,7 +47,7 @@ def _header(lesion: Lesion) -> tuple[Part, ...]:
     samples = f"{lesion.samples:,} sample{'s' * (lesion.samples != 1)}"
     whole = "" if math.isnan(lesion.baseline) else f", whole model {_value(lesion, lesion.baseline)}"
     what = f"{len(lesion.units)} {lesion.what}s"
-    spent = f"{short(lesion.forwards)} runs of the whole model · {lesion.seconds:.1f} s"
+    spent = f"work of {short(lesion.forwards)} whole runs · {lesion.seconds:.1f} s"
     return (
         Text(text=f"skipway · {lesion.model} · lesions", tone="title"),
         Text(
@@ -86,8 +86,8 @@ def _shapes(lesion: Lesion) -> str:
         return ""
     count = int(changing["count"])
     return (
-        f"the {count} that change{'s' * (count == 1)} the shape: median {_change(lesion, changing['median'])}; "
-        f"the {int(others['count'])} others: median {_change(lesion, others['median'])}."
+        f"{count} change{'s' * (count == 1)} the shape: median {_change(lesion, changing['median'])}; "
+        f"{int(others['count'])} keep{'s' * (others['count'] == 1)} it: median {_change(lesion, others['median'])}."
     )
 
 

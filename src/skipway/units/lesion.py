@@ -169,8 +169,13 @@ class _Work:
         self._prefix = Prefix.find(model) if reuse and planned else None
         self._sums = [[0.0, 0.0] for _ in range(1 + len(planned))]
         self.samples = 0
-        self.forwards = 0.0
+        self._cost = 0.0
         self.notes: list[str] = []
+
+    @property
+    def forwards(self) -> float:
+        """Runs of the whole model over all samples."""
+        return self._cost / self.samples
 
     @property
     def reused(self) -> bool:
@@ -184,7 +189,7 @@ class _Work:
         with self._sites.watched(), prefix.kept() if prefix is not None else nullcontext():
             whole, drew = self._run(sample)
         self._count(0, whole, sample, whole)
-        self.forwards += 1
+        self._cost += sample.size
         if drew and prefix is not None:  # left-out units would draw no numbers
             prefix = self._prefix = None
             self.notes.append("the model draws random numbers in eval mode: every run was a whole one")
@@ -192,7 +197,7 @@ class _Work:
             start = min((prefix.index(u) for u in trial.units), default=0) if prefix is not None else 0
             with self._altered(trial), prefix.reused(start) if prefix is not None else nullcontext():
                 output, _ = self._run(sample)
-            self.forwards += 1 - start / len(prefix) if prefix is not None else 1
+            self._cost += sample.size * (1 - start / len(prefix) if prefix is not None else 1)
             self._count(k, output, sample, whole)
 
     @contextmanager

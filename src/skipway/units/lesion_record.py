@@ -120,7 +120,7 @@ class Lesion(JupyterMixin):
         units: all of them, in order of execution.
         runs: what was deleted or swapped, and what came of it.
         reused: whether the state before the first altered unit was reused in place of being computed again.
-        forwards: runs of the whole model that the work amounts to, counted in units run.
+        forwards: runs of the whole model over all samples that the work amounts to, counted in units run.
         seed: of the random draws.
         notes: what was done otherwise, and why.
         environment: versions and device.
