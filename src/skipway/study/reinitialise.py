@@ -8,13 +8,13 @@ import torch
 
 from skipway.trace import ops
 from skipway.units.links import members
+from skipway.units.weights import branch_end, branch_weights, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from torch import nn
 
-    from skipway.trace.graph import Node
     from skipway.units.describe import Described
     from skipway.units.links import Links
     from skipway.units.locate import Located
@@ -71,7 +71,7 @@ def scale_values(located: Located, units: Iterable[str], factor: float) -> int:
         for path in units:
             unit = by_path[path]
             scores, values = _attention(unit, links)
-            for name in _weights(unit, links):
+            for name in branch_weights(unit, links):
                 weight = named[name]
                 if weight.dim() < 2 or (name in scores and name not in values):
                     continue
@@ -88,7 +88,7 @@ def reset_branches(located: Located, units: Iterable[str], seed: int) -> int:
         How many modules were reset.
     """
     by_path, modules = located.units(), dict(located.model.named_modules())
-    owners = {n.rpartition(".")[0] for path in units for n in _weights(by_path[path], located.links)}
+    owners = {n.rpartition(".")[0] for path in units for n in branch_weights(by_path[path], located.links)}
     found = [modules[o] for o in sorted(owners) if hasattr(modules[o], "reset_parameters")]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -108,19 +108,7 @@ def _scaled_ends(located: Located, units: Iterable[str], factor: float) -> int:
 
 
 def _ends(unit: Described, links: Links, named: dict[str, nn.Parameter]) -> Iterator[nn.Parameter]:
-    for tail in unit.tails:
-        reach = links.between(unit.candidate.base, tail.output)
-        for i in reversed(members(reach)):
-            node = links.nodes[i]
-            if node.op in ops.WORKING or node.op in ops.NORM:
-                names = _names([node], links)
-                if names:
-                    yield from (named[n] for n in names)
-                    break
-
-
-def _weights(unit: Described, links: Links) -> list[str]:
-    return _names([links.nodes[i] for i in sorted(unit.candidate.region)], links)
+    return (named[name] for end in branch_end(unit, links) for name in end.names)
 
 
 def _attention(unit: Described, links: Links) -> tuple[set[str], set[str]]:
@@ -143,14 +131,4 @@ def _attention(unit: Described, links: Links) -> tuple[set[str], set[str]]:
 
 def _behind(ends: Sequence[int], region: frozenset[int], links: Links) -> set[str]:
     reach = {i for end in ends for i in (*members(links.ancestors[end]), end)}
-    return set(_names([links.nodes[i] for i in sorted(reach & region)], links))
-
-
-def _names(nodes: Sequence[Node], links: Links) -> list[str]:
-    """Names of the parameters that nodes read, directly or by way of values made of nothing else."""
-    bits = 0
-    for node in nodes:
-        for j in node.inputs:
-            if not links.nodes[j].data:
-                bits |= links.nodes[j].params
-    return [links.graph.parameter_names[k] for k in members(bits)]
+    return set(parameter_names(sorted(reach & region), links))
