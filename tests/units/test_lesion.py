@@ -233,6 +233,22 @@ def test_plain_blocks_equal_the_net_without_them() -> None:
         assert found.each["stack.units.4"].value == pytest.approx(float(first(without(batch))), rel=1e-6)
 
 
+def test_within_a_what_if_run() -> None:
+    model = untrained(skipway.create_model("resnet20"))
+    batch = model.dummy_input(2)
+    with skipway.what_if(model, {"stack.units.0": skipway.Alteration(branch=0.0)}):
+        found = skipway.lesion(model, batch, first, delete=["stack.units.4"])
+    together = skipway.lesion(model, batch, first, delete=["stack.units.0", "stack.units.4"])
+    assert found.runs[0].value == together.runs[0].value
+    assert not found.reused
+
+
+def test_a_factor_cannot_be_deleted() -> None:
+    model = skipway.create_model("resnet20@multiply")
+    with pytest.raises(SkipwayError, match=r"none of the 9 units can be deleted; 'stack.units.0': it multiplies"):
+        skipway.lesion(model, model.dummy_input(2))
+
+
 # ---- metrics
 
 

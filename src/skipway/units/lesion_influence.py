@@ -46,7 +46,7 @@ class Influence:
     @property
     def value(self) -> float | None:
         """Over all batches so far; None where nothing was seen."""
-        return 1.0 - self.total / self.count if self.count else None
+        return max(0.0, 1.0 - self.total / self.count) if self.count else None  # less than 0 by rounding only
 
 
 @dataclass

@@ -50,7 +50,9 @@ class Prefix:
 
     @classmethod
     def find(cls, model: nn.Module) -> Prefix | None:
-        """That of the model's only stack; None where there is none, or where units share modules."""
+        """That of the model's only stack; None where there is none, where units share modules, or within `what_if`."""
+        if vars(model).get("_compiled_call_impl") is not None:
+            return None  # whoever stands there may want to see every unit run
         stacks = [
             (path, list(units))
             for path, module in named_modules(model)

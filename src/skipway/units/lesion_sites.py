@@ -107,6 +107,8 @@ class UnitSites:
             raise
         except SkipwayError as error:
             kept = error.given
+        if unit.candidate.merge == "multiply":
+            kept = "it multiplies the stream by its branch, and a branch × 0 leaves nothing"
         convolves = any(op.kind == "weight" and str(op.detail).startswith("conv") for op in unit.form.branch)
         return Site(
             path=path,
