@@ -144,6 +144,11 @@ def _inspected(
         trace=trace,
         backward_error=measured.backward_error,
         autocast=_autocast_dtype(inner),
+        gradient_finite=measured.gradient_finite,
+        constant=measured.constant,
+        cut=measured.cut,
+        recounted=measured.recounted,
+        detached=measured.detached,
     )
     if in_lab and trace.error is None:
         wants = collect_wants(evidence)

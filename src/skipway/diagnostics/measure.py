@@ -34,7 +34,16 @@ Loss = Callable[[Any], torch.Tensor]
 
 @dataclass
 class Measured:
-    """Numbers by unit, numbers by weighted layer, and what could not be measured."""
+    """Numbers by unit, numbers by weighted layer, and what could not be measured.
+
+    Args:
+        finite, gradient_finite: whether all that was seen of the stream and the output, and of the gradient, was.
+        backward_error: what the backward run raised.
+        constant: positions of the units whose x needed no gradient.
+        cut: positions of the units whose shortcut needed a gradient and whose branch did not.
+        recounted: BatchNorms that counted batches in the backward run, and how many: something ran them again there.
+        detached: whether there was a floating output and it needed no gradient.
+    """
 
     units: list[StreamNumbers]
     layers: list[Layer]
@@ -42,6 +51,11 @@ class Measured:
     notes: list[str] = field(default_factory=list)
     finite: bool = True
     backward_error: str = ""
+    gradient_finite: bool = True
+    constant: frozenset[int] = frozenset()
+    cut: frozenset[int] = frozenset()
+    recounted: dict[str, int] = field(default_factory=dict)
+    detached: bool = False
 
 
 def projection_loss(output: Any) -> torch.Tensor:
@@ -105,11 +119,18 @@ def measure(
             tap_inputs(taps, described, links, tensors_of((args, kwargs)))
             with taps:
                 output = model(*args, **kwargs)
+        counters = _batch_counters(model)
+        counted = _read(counters)
         finite = all(bool(t.isfinite().all()) for t in output_tensors(output) if t.is_floating_point())
         scalar = _loss_of(output, loss, notes)
         if scalar is not None:
             value = float(scalar.detach())
             failure = _backward(scalar, _earliest(taps.roots, links), notes)
+        again = {
+            name: now - before
+            for name, before, now in zip(counters, counted, _read(counters), strict=True)
+            if now != before
+        }
     numbers = scalars.read()
     gradients = [v for found in numbers.values() for k, v in found.items() if k.startswith("grad")]
     if gradients and not any(gradients):
@@ -127,7 +148,34 @@ def measure(
         Layer(links.graph.calls[links.nodes[i].call].path, n.get("rms"), n.get("grad"))
         for i, n in ((node, numbers.get(first + k, {})) for k, node in enumerate(layers))
     ]
-    return Measured(units, trunk, value, notes, finite, failure)
+    return Measured(
+        units,
+        trunk,
+        value,
+        notes,
+        finite,
+        failure,
+        gradient_finite=wild == 0,
+        constant=frozenset(taps.constant),
+        cut=frozenset(taps.cut),
+        recounted=again,
+        detached=scalar is None and any(t.is_floating_point() and t.numel() for t in output_tensors(output)),
+    )
+
+
+def _batch_counters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The counters of batches of all BatchNorms that count, by path."""
+    norms = nn.modules.batchnorm._NormBase  # noqa: SLF001  # their base class
+    return {
+        name: m.num_batches_tracked
+        for name, m in model.named_modules()
+        if isinstance(m, norms) and m.training and m.num_batches_tracked is not None
+    }
+
+
+def _read(counters: dict[str, torch.Tensor]) -> list[int]:
+    """The counters' values; one transfer from the device."""
+    return [int(v) for v in torch.stack(list(counters.values())).tolist()] if counters else []
 
 
 def _missing(units: list[StreamNumbers], constant: set[int], *, backward: bool) -> list[str]:

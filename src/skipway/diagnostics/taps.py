@@ -118,6 +118,7 @@ class Reader:
         self._nodes, self._scalars = links.nodes, scalars
         self._held: dict[int, torch.Tensor] = {}
         self.roots: dict[int, torch.Tensor] = {}
+        self.cut: set[int] = set()
         self.constant: set[int] = set()
         """Units whose x was seen and needs no gradient."""
 
@@ -179,8 +180,11 @@ class Reader:
         return next((t for t in tensors if tuple(t.shape) == node.shape), None)
 
     def _operands(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        operands = [a.detach() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
         node = self._nodes[tap.node]
+        if len(given) == 2 and given[tap.position].requires_grad and not given[1 - tap.position].requires_grad:
+            self.cut.add(tap.owner)  # its branch ran under no_grad, or was detached
+        operands = [a.detach() for a in given]
         fused = node.attrs.get("fused", "")
         if fused.startswith("stack") and len(node.inputs) == 2 and operands:
             operands = _unstacked(operands[0], node, args, kwargs)

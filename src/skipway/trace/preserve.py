@@ -63,6 +63,18 @@ class Preserved:
         """Whether a parameter has been written to since the snapshot."""
         return bool(self._written) or any(p._version != version for p, *_, version in self._parameters)
 
+    @property
+    def drawn_from(self) -> frozenset[str]:
+        """Which of the global random number generators have moved since the snapshot: torch, python, numpy."""
+        cpu, cuda, python, numpy = self._rng
+        now = _rng_state()
+        moved = {
+            "torch": not torch.equal(cpu, now[0]) or _differ(cuda, now[1]),
+            "python": python != now[2],
+            "numpy": numpy[2:] != now[3][2:] or not np.array_equal(numpy[1], now[3][1]),
+        }
+        return frozenset(name for name, has in moved.items() if has)
+
     def restore(self) -> None:
         """Put everything back."""
         self._attributes.restore()
@@ -118,6 +130,12 @@ def _rng_state() -> tuple[Any, ...]:
 def _cuda_in_use() -> bool:
     in_use: bool = torch.cuda.is_initialized()
     return in_use
+
+
+def _differ(before: list[torch.Tensor] | None, now: list[torch.Tensor] | None) -> bool:
+    if before is None or now is None:
+        return before is not now
+    return any(not torch.equal(a, b) for a, b in zip(before, now, strict=True))
 
 
 def _set_rng_state(state: tuple[Any, ...]) -> None:

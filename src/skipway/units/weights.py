@@ -53,6 +53,8 @@ def branch_end(unit: Described, links: Links, *, norms: bool = True) -> list[Bra
             if not (op in ops.WORKING or (is_norm and norms)):
                 continue
             names = parameter_names([i], links)
+            if op in ops.ADDS_MATMUL:  # reads its bias first
+                names = [*names[1:], *names[:1]]
             if names:
                 found.append(BranchEnd("norm" if is_norm else "weight", i, (*names, *later)))
                 break

@@ -54,6 +54,11 @@ class Evidence:
         trace: the recorded run with what the model raised, if it did: the graph then ends at `trace.raised`.
         backward_error: what the backward run raised, if it did.
         autocast: dtype of the autocast under which the model runs, None without one.
+        gradient_finite: whether every measured gradient along the stream was finite.
+        constant: positions of the units whose x was seen to need no gradient.
+        cut: positions of the units whose shortcut needs a gradient and whose branch does not.
+        recounted: BatchNorms (by path) that counted batches during the backward run, and how many.
+        detached: whether the output is floating and needs no gradient.
     """
 
     units: Sequence[Unit]
@@ -72,6 +77,11 @@ class Evidence:
     trace: Trace
     backward_error: str = ""
     autocast: torch.dtype | None = None
+    gradient_finite: bool = True
+    constant: frozenset[int] = frozenset()
+    cut: frozenset[int] = frozenset()
+    recounted: Mapping[str, int] = field(default_factory=dict)
+    detached: bool = False
 
     @property
     def main(self) -> list[int]:

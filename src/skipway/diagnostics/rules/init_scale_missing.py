@@ -1,0 +1,130 @@
+"""Rule ``init-scale-missing``: branch ends are scaled by depth at the start in some units, or in the wrong matrix."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from skipway.diagnostics.rules._programs import TOKENS, program
+from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+from skipway.diagnostics.rules._stream import Member, repeated, stream
+from skipway.units.weights import branch_end, branch_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import nn
+
+    from skipway.diagnostics.finding import Finding
+
+__all__ = ["init_scale_missing"]
+
+_FEWEST: Final = 4
+_CLOSE: Final = 0.12  # of a logarithm: the spread of the standard deviation of 100 random numbers
+_SMALLEST_MATRIX: Final = 100
+_UNIT: Final = "return x + self.branch(self.norm(x))"
+_SCALED: Final = (
+    "nn.init.normal_(self.up.weight, std=0.02)\n        nn.init.normal_(self.down.weight, std=0.02 / 6**0.5)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Standard deviations of a unit's matrices: of its last one over the rest, and of the smallest of the rest."""
+
+    member: Member
+    end: str
+    end_over_rest: float
+    inner: str
+    inner_over_rest: float
+
+
+@rule(
+    "init-scale-missing",
+    severity="warning",
+    summary="The depth-dependent initialisation of branch ends is missing in some units, or sits in the wrong matrix.",
+    explanation="Some branches end in a matrix whose standard deviation is 1/√L of the other matrices' (L residual"
+    " units: GPT-2), and others, as long, end in one of full size; or the scaled matrix is not the last one of its"
+    " branch; or the model's configuration is that of GPT-2 and none is scaled. A net none of whose matrices is scaled"
+    " (BERT, LLaMA) intends it so.",
+    fix="initialise the last weight of every branch, and no other, with std = 0.02 / sqrt(L), L residual units"
+    " (two a layer)",
+    source="Radford et al. 2019 (GPT-2); huggingface/transformers #47458; karpathy/llama2.c #579",
+    faulty=program(TOKENS, layers=_SCALED, unit=_UNIT, depth=6).replace(
+        "batch =", "for k in (1, 4):\n    nn.init.normal_(model[k].down.weight, std=0.02)\nbatch ="
+    ),
+    healthy=program(TOKENS, layers=_SCALED, unit=_UNIT, depth=6),
+)
+def init_scale_missing(evidence: Evidence) -> Iterator[Finding]:
+    """Fire where branch ends differ by just the factor of depth, or where another matrix has it."""
+    named = dict(evidence.model.named_parameters(remove_duplicate=False))
+    spreads = [s for m in stream(evidence) if (s := _spread(m, named, evidence)) is not None]
+    units = len(evidence.main)
+    if len(spreads) < _FEWEST:
+        return
+    expected = 1 / math.sqrt(units)
+    scaled = [s for s in spreads if _near(s.end_over_rest, expected)]
+    full = [s for s in spreads if _near(s.end_over_rest, 1.0)]
+    wrong = [
+        s for s in spreads
+        if _near(s.end_over_rest, 1 / expected) or (s in full and _near(s.inner_over_rest, expected))
+    ]  # fmt: skip
+    rule_ = RULES["init-scale-missing"]
+    numbers: dict[str, float | int | str] = {"units": units, "expected_ratio": expected, "scaled": len(scaled)}
+    if len(wrong) > len(spreads) / 4:
+        yield rule_.finding(
+            wrong[0].inner.rpartition(".")[0],
+            f"{wrong[0].inner} starts {wrong[0].inner_over_rest:.3g} times as large as its siblings, as the last weight"
+            f" {wrong[0].end} should{repeated([s.member for s in wrong])}",
+            numbers | {"ratio": wrong[0].inner_over_rest},
+        )
+    elif scaled and full:
+        yield rule_.finding(
+            full[0].end.rpartition(".")[0],
+            f"{full[0].end} starts at full size, {scaled[0].end} {scaled[0].end_over_rest:.3g} times as large as its"
+            f" siblings{repeated([s.member for s in full])}",
+            numbers | {"ratio": full[0].end_over_rest, "unscaled": len(full)},
+        )
+    elif not scaled and full and _is_gpt2(evidence):
+        yield rule_.finding(
+            full[0].end.rpartition(".")[0],
+            f"the configuration is GPT-2's, and {full[0].end} starts at full size{repeated([s.member for s in full])}",
+            numbers | {"ratio": full[0].end_over_rest, "unscaled": len(full)},
+        )
+
+
+def _spread(member: Member, named: Mapping[str, nn.Parameter], evidence: Evidence) -> _Spread | None:
+    links = evidence.found.links
+    ends = [n for end in branch_end(member.described, links, norms=False) for n in end.names if _is_matrix(named, n)]
+    rest = [n for n in branch_weights(member.described, links) if _is_matrix(named, n) and n not in ends]
+    if not ends or not rest:
+        return None
+    sizes = {n: float(named[n].detach().float().std()) for n in (*ends, *rest)}
+    if not all(v > 0 and math.isfinite(v) for v in sizes.values()):
+        return None
+    inner = min(rest, key=sizes.__getitem__)
+    others = [sizes[n] for n in rest if n != inner] or [sizes[ends[0]]]
+    return _Spread(
+        member,
+        ends[0],
+        sizes[ends[0]] / statistics.median([sizes[n] for n in rest]),
+        inner,
+        sizes[inner] / statistics.median([*others, sizes[ends[0]]]),
+    )
+
+
+def _is_matrix(named: Mapping[str, nn.Parameter], name: str) -> bool:
+    weight = named.get(name)
+    return (
+        weight is not None and weight.dim() > 1 and weight.numel() >= _SMALLEST_MATRIX and weight.device.type != "meta"
+    )
+
+
+def _near(ratio: float, expected: float) -> bool:
+    return abs(math.log(ratio / expected)) < _CLOSE
+
+
+def _is_gpt2(evidence: Evidence) -> bool:
+    return getattr(getattr(evidence.model, "config", None), "model_type", None) == "gpt2"
