@@ -106,6 +106,13 @@ def test_a_stack_in_one_call_that_begins_with_a_norm_is_undecided() -> None:
     assert convicted(tokens(inline=pre)) == []
 
 
+@pytest.mark.parametrize("written", [pre, post])
+def test_a_norm_of_the_embedding_belongs_to_no_unit(written: Any) -> None:
+    for net in (tokens(written, normed=written is pre), tokens(inline=written, normed=written is pre)):
+        net[0].stem = nn.Sequential(nn.Linear(D, D), nn.LayerNorm(D))
+        assert convicted(net) == []
+
+
 def test_post_norm_blocks_are_not_split_behind_a_norm() -> None:
     assert convicted(tokens(post, normed=False)) == []
 
