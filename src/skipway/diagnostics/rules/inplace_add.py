@@ -93,7 +93,7 @@ def _destroyed(evidence: Evidence) -> Iterator[_Destroyed]:
     """In-place writes to what an earlier operation keeps for the backward run."""
     links = evidence.found.links
     for write, before in sorted(evidence.graph.overwrites.items()):
-        if not links.is_data(before) or not links.alive[write]:
+        if not links.is_data(before):
             continue
         keeper = _keeper(write, before, evidence)
         if keeper is not None:
@@ -107,7 +107,7 @@ def _keeper(write: int, before: int, evidence: Evidence) -> int | None:
     while nodes[source].op in _SAME_MEMORY and len(links.data_inputs(nodes[source])) == 1:
         source = links.data_inputs(nodes[source])[0]
     if nodes[source].op in _KEEP_RESULT:
-        return source if _needs_gradient(source, evidence) else None
+        return source if links.alive[source] and _needs_gradient(source, evidence) else None
     found = None
     pending, seen = [source], {source}
     while pending:
