@@ -87,9 +87,11 @@ def _drops(member: Member) -> bool:
 
 
 def _starts_at_zero(member: Member, evidence: Evidence) -> bool:
-    """Whether the branch is zero by a parameter that is exactly zero and trains."""
+    """Whether the branch is zero or small by a parameter that starts so: exactly zero, or one value in all channels."""
     named = dict(evidence.model.named_parameters(remove_duplicate=False))
     links = evidence.found.links
     ends = [end.names[0] for norms in (True, False) for end in branch_end(member.described, links, norms=norms)]
     found = [named[n] for n in (*ends, *scale_weights(member.described, links)) if n in named]
-    return any(p.requires_grad and not bool(p.detach().any()) for p in found)
+    scales = [named[n] for n in scale_weights(member.described, links) if n in named]
+    untrained = any(p.numel() > 1 and bool((p == p.flatten()[0]).all()) for p in scales)  # a LayerScale as it starts
+    return untrained or any(p.requires_grad and not bool(p.detach().any()) for p in found)

@@ -96,6 +96,7 @@ def init_scale_missing(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _spread(member: Member, named: Mapping[str, nn.Parameter], evidence: Evidence) -> _Spread | None:
+    """Ratios of a unit whose matrices were drawn with one standard deviation, as those were that are then scaled."""
     links = evidence.found.links
     ends = [n for end in branch_end(member.described, links, norms=False) for n in end.names if _is_matrix(named, n)]
     rest = [n for n in branch_weights(member.described, links) if _is_matrix(named, n) and n not in ends]
@@ -104,15 +105,19 @@ def _spread(member: Member, named: Mapping[str, nn.Parameter], evidence: Evidenc
     sizes = {n: float(named[n].detach().float().std()) for n in (*ends, *rest)}
     if not all(v > 0 and math.isfinite(v) for v in sizes.values()):
         return None
-    inner = min(rest, key=sizes.__getitem__)
-    others = [sizes[n] for n in rest if n != inner] or [sizes[ends[0]]]
-    return _Spread(
-        member,
-        ends[0],
-        sizes[ends[0]] / statistics.median([sizes[n] for n in rest]),
-        inner,
-        sizes[inner] / statistics.median([*others, sizes[ends[0]]]),
-    )
+    end, inner = ends[0], min(rest, key=sizes.__getitem__)
+    others = [sizes[n] for n in rest if n != inner] or [sizes[end]]
+    common = statistics.median([sizes[n] for n in rest])
+    odd = sum(not _near(sizes[n], common) for n in rest)
+    # Drawn by the number of inputs, matrices differ by themselves.
+    by_inputs = sizes[end] / common * math.sqrt(_inputs(named[end]) / _inputs(named[rest[0]]))
+    if odd > 1 or (_near(by_inputs, 1.0) and not _near(sizes[end], common)):
+        return None
+    return _Spread(member, end, sizes[end] / common, inner, sizes[inner] / statistics.median([*others, sizes[end]]))
+
+
+def _inputs(weight: nn.Parameter) -> int:
+    return weight.numel() // max(len(weight), 1)
 
 
 def _is_matrix(named: Mapping[str, nn.Parameter], name: str) -> bool:
