@@ -83,6 +83,11 @@ def test_the_difference_is_that_to_the_model_mended_by_hand() -> None:
     assert "relu" in found.fix
 
 
+def test_only_the_writes_that_destroy_are_counted() -> None:
+    (found,) = of_rule("shortcut-overwritten", stem(Unit(rebound), Unit(overwritten)), torch.randn(4, 8))
+    assert (found.evidence["writes"], found.path) == (1, "2")
+
+
 def test_what_the_write_does_not_change_is_no_fault() -> None:
     units = [Unit(lambda unit, x: torch.relu(overwritten(unit, x))) for _ in range(2)]
     assert not of_rule("shortcut-overwritten", stem(nn.ReLU(), *units), torch.randn(4, 8))

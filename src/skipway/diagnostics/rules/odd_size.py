@@ -65,33 +65,29 @@ def odd_size(evidence: Evidence) -> Iterator[Finding]:
         return
     if evidence.lab is None:
         return
-    failed: list[tuple[str, str, str, str]] = []
-    runs = 0
     seen: set[tuple[int, ...]] = set()
     for k, unit in enumerate(evidence.described):
         x = evidence.graph.nodes[unit.candidate.x].shape
-        if x[2:] in seen or runs >= _MOST_RUNS or not _rounds_differently(unit, evidence):
+        if x[2:] in seen or len(seen) >= _MOST_RUNS or not _rounds_differently(unit, evidence):
             continue
         smaller = _cropped(evidence.lab.batch, x)
         if smaller is None:
             continue
         seen.add(x[2:])
-        runs += 1
         found = _raises(evidence, smaller)
-        if found is not None:
-            failed.append((evidence.units[k].path, *found))
-    if not failed:
-        return
-    path, sizes, shortcut, branch = failed[0]
-    yield RULES["odd-size"].finding(
+        if found is not None:  # one place is enough: the same blocks follow
+            sizes, shortcut, branch = found
+            yield _finding(evidence.units[k].path, sizes, shortcut, branch)
+            return
+
+
+def _finding(path: str, sizes: str, shortcut: str, branch: str) -> Finding:
+    return RULES["odd-size"].finding(
         path,
         f"{called(path)} fails on inputs of {sizes}: the shortcut is then {shortcut}, the branch {branch}",
-        {
-            "fails_at_input_size": "; ".join(f[1] for f in failed), "shortcut_shape": shortcut,
-            "branch_shape": branch, "units": len(failed),
-        },
+        {"fails_at_input_size": sizes, "shortcut_shape": shortcut, "branch_shape": branch},
         fix=f"in {called(path)}: {_FIX}",
-    )  # fmt: skip
+    )
 
 
 def _at_this_size(evidence: Evidence) -> Iterator[Finding]:
@@ -105,13 +101,7 @@ def _at_this_size(evidence: Evidence) -> Iterator[Finding]:
         return
     path = evidence.graph.calls[raised.call].path
     sizes = next((list(n.shape[2:]) for n in evidence.graph.nodes if n.op == "input" and len(n.shape) > 2), [])
-    yield RULES["odd-size"].finding(
-        path,
-        f"{called(path)} fails on inputs of {_by(sizes)}: the shortcut is then {list(shortcut)},"
-        f" the branch {list(branch)}",
-        {"fails_at_input_size": _by(sizes), "shortcut_shape": str(list(shortcut)), "branch_shape": str(list(branch))},
-        fix=f"in {called(path)}: {_FIX}",
-    )
+    yield _finding(path, _by(sizes), str(list(shortcut)), str(list(branch)))
 
 
 def _rounds_differently(unit: Described, evidence: Evidence) -> bool:
