@@ -220,7 +220,12 @@ class StreamMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingPart:
-    """One verdict: which rule, how grave, where, by what evidence, and what mends it."""
+    """One verdict: which rule, how grave, where, by what evidence, and what mends it.
+
+    Args:
+        cause: id of the rule that explains it, under whose finding it is folded; empty if none does.
+        figures: the evidence drawn, for reports that have figures.
+    """
 
     rule: str
     severity: str
@@ -229,6 +234,8 @@ class FindingPart:
     evidence: Mapping[str, float | int | str] = field(default_factory=dict)
     fix: str = ""
     source: str = ""
+    cause: str = ""
+    figures: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from skipway.errors import UnknownNameError
 from skipway.units.reading import checked, restored
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["SEVERITIES", "Finding", "Severity", "at_least"]
 
@@ -62,7 +60,8 @@ class Finding:
             SkipwayError: a field is missing or unknown.
             UnknownNameError: the severity is none.
         """
-        data = {"cause": "", **data}  # records of before there were causes
+        if isinstance(data, Mapping):
+            data = {"cause": "", **data}  # records of before there were causes
         checked(data, ("rule", "severity", "path", "message", "evidence", "fix", "source", "cause"), "finding")
         severity: Severity = data["severity"]
         if severity not in SEVERITIES:

@@ -126,7 +126,7 @@ def _(part: StreamMap, page: Page) -> str:
 
 
 @lower.register
-def _(part: FindingPart, _page: Page) -> str:
+def _(part: FindingPart, page: Page) -> str:
     where = f' <span class="where">at <code>{escaped(part.path)}</code></span>' if part.path else ""
     evidence = "".join(
         f"<div><dt>{escaped(name.replace('_', ' '))}</dt><dd>{escaped(_value(value))}</dd></div>"
@@ -134,11 +134,17 @@ def _(part: FindingPart, _page: Page) -> str:
         if value != ""
     )
     rule = f"<code>{escaped(part.rule)}</code>"
+    if part.cause:
+        return (
+            f'<details class="finding explained"><summary>{rule}{where}: {escaped(part.message)} '
+            f'<span class="why">explained by the above</span></summary><dl class="evidence">{evidence}</dl></details>'
+        )
     pieces = (
         f'<p class="rule"><b class="severity">{escaped(part.severity)}</b> {rule}{where}</p>',
         f'<p class="message">{escaped(part.message)}</p>' if part.message else "",
         f'<dl class="evidence">{evidence}</dl>' if evidence else "",
         f'<p class="fix"><b>Fix</b> {escaped(part.fix)}</p>' if part.fix else "",
+        *(lower(figure, page) for figure in part.figures),
         f'<p class="source">Source: {escaped(part.source)}</p>' if part.source else "",
     )
     grave = part.severity if part.severity in ("error", "warning", "info") else "info"

@@ -110,6 +110,9 @@ def _(part: FindingPart) -> RenderableType:
         (part.severity, _SEVERITIES.get(part.severity, "bold")), " ", (part.rule, "bold"),
         f" at {part.path}" if part.path else "",
     )  # fmt: skip
+    if part.cause:
+        said = RichText.assemble((part.rule, "bold"), f": {part.message} ", ("(explained by the above)", "dim"))
+        return Padding(said, (0, 0, 0, 4))
     body: list[RenderableType] = []
     if part.message:
         body.append(RichText(part.message))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import FindingPart, Part, Section, Skipped, StreamMap, Text
+from skipway.report.evidence import drawn
 from skipway.report.numbers import bytes_text, count_text, short
 from skipway.report.paths import paths_section
 from skipway.report.profile import stream_profiles
@@ -48,7 +49,7 @@ def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
 def inspection_report(inspection: Inspection) -> tuple[Part, ...]:
     """The parts of a report with figures: header and findings, road, the signal by depth, what is not known."""
     parts: list[Part] = [Text(text=f"skipway · {inspection.model}", tone="title"), *_header(inspection)]
-    found = tuple(_findings(inspection))
+    found = tuple(_findings(inspection, figures=True))
     parts.extend([Section(title="Findings", parts=found)] if inspection.findings else found)
     road = signal_map(inspection)
     if road is not None:
@@ -170,13 +171,13 @@ def _unexplained(joins: Sequence[Unexplained]) -> list[Part]:
     return parts
 
 
-def _findings(inspection: Inspection) -> list[Part]:
+def _findings(inspection: Inspection, *, figures: bool = False) -> list[Part]:
     if not inspection.findings:
         return [Text(text="no findings", tone="good")]
     return [
         FindingPart(
             rule=f.rule, severity=f.severity, path=f.path, message=f.message, evidence=dict(f.evidence), fix=f.fix,
-            source=f.source,
+            source=f.source, cause=f.cause, figures=drawn(f, inspection) if figures and not f.cause else (),
         )
         for f in inspection.findings
     ]  # fmt: skip
