@@ -79,9 +79,11 @@ def token_net(shortcuts: list[bool]) -> tuple[nn.Module, torch.Tensor]:
 
 
 def rules_of(model: nn.Module, batch: torch.Tensor) -> dict[str, list[str]]:
+    """Paths by rule, of errors and warnings."""
     found: dict[str, list[str]] = {}
     for finding in inspect(model, batch).findings:
-        found.setdefault(finding.rule, []).append(finding.path)
+        if finding.severity != "info":
+            found.setdefault(finding.rule, []).append(finding.path)
     return found
 
 

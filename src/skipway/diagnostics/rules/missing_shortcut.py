@@ -53,6 +53,7 @@ _WORK: Final = ops.WORKING
     source="He et al. 2015, arXiv 1512.03385, fig. 1 and 6",
     faulty=_FAULTY,
     healthy=_FAULTY.replace("y if self.last else x + y", "x + y"),
+    explains=("gradient-vanishing",),
 )
 def missing_shortcut(evidence: Evidence) -> Iterator[Finding]:
     """Fire for the odd one out among equal modules, and for deep stacks without units whose gradient decays."""
