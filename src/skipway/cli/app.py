@@ -171,6 +171,10 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         list[str] | None,
         typer.Option(metavar="RULE", help="Leave a rule out; may be repeated.", autocompletion=complete_rule),
     ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="An earlier --json report of the model: findings in it are known."),
+    ] = None,
 ) -> int:
     """Find and prove the residual units of any PyTorch model, measure the signal, and say what is wrong."""
     from skipway.cli.inspect import Request, run_inspect
@@ -180,7 +184,8 @@ def inspect_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
             model=model, input=input_, batch=batch, kwargs=kwargs, weights=weights, loss=loss,
             mode=None if train is None else "train" if train else "eval", device=device, dtype=dtype, amp=amp,
             structure_only=structure_only, profile=profile, paths=paths, max_length=max_length, prove=prove,
-            fix=fix, prove_steps=prove_steps, json=json, html=html, fail_on=fail_on, ignore=tuple(ignore or ()),
+            fix=fix, prove_steps=prove_steps, json=json, html=html, fail_on=fail_on,
+            ignore=tuple(ignore or ()), baseline=baseline,
         )
     )  # fmt: skip
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from skipway.cli.baseline import new_findings, read_baseline
 from skipway.cli.catalog import rule_names
 from skipway.cli.complete import PROFILES, SEVERITIES
 from skipway.cli.failures import FINDINGS, INTERRUPTED, as_usage
 from skipway.cli.losses import loss_by_name
+from skipway.cli.settings import ignored_rules
 from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.path_spectrum import path_spectrum
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
@@ -66,11 +68,18 @@ class Request:
     html: Path | None = None
     fail_on: str = "error"
     ignore: tuple[str, ...] = ()
+    baseline: Path | None = None
 
 
 def run_inspect(request: Request) -> int:
     """Inspect the model that `request` names, print the report, and return the exit code."""
     _check(request)
+    with as_usage("[tool.skipway]"):
+        request = replace(request, ignore=(*request.ignore, *ignored_rules(rule_names())))
+    known: frozenset[tuple[str, str]] = frozenset()
+    if request.baseline is not None:
+        with as_usage("--baseline"):
+            known = read_baseline(request.baseline, request.model)
     # What the user's own code prints must not mix with the JSON on standard output.
     with redirect_stdout(sys.stderr) if request.json else nullcontext():
         with as_usage("--loss"):
@@ -98,7 +107,7 @@ def run_inspect(request: Request) -> int:
         except KeyboardInterrupt:
             print("interrupted; the model is as it was before", file=sys.stderr)
             return INTERRUPTED
-    return _report(inspection, request, proofs)
+    return _report(inspection, request, proofs, known)
 
 
 def _with_paths(
@@ -137,15 +146,23 @@ def _what_to_type(error: ModelRunError, loaded: LoadedModel, batch: Batch) -> st
     return "--input SHAPE with what the model is made for; see skipway inspect --help"
 
 
-def _report(inspection: Inspection, request: Request, proofs: Sequence[Proof]) -> int:
+def _report(
+    inspection: Inspection, request: Request, proofs: Sequence[Proof], known: frozenset[tuple[str, str]]
+) -> int:
     kept = [f for f in inspection.findings if f.rule not in request.ignore]
-    inspection = replace(inspection, findings=kept)
+    whole = replace(inspection, findings=kept)
+    new = new_findings(kept, known)
+    inspection = replace(whole, findings=new)
+    if len(new) < len(kept):
+        rules = ", ".join(dict.fromkeys(f.rule for f in kept if f not in new))
+        note = f"known from {request.baseline}: {len(kept) - len(new)} findings ({rules})"
+        inspection = replace(inspection, notes=[*inspection.notes, note])
     if request.html is not None:
         shown = [Section(title=f"Proof of {p.rule}", parts=proof_parts(p, curves=True)) for p in proofs]
         write_html(request.html, (*inspection_report(inspection), *shown), title=f"skipway · {inspection.model}")
     if request.json:
         unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-        print(dumps(inspection.to_dict(), ascii_only=not unicode))
+        print(dumps(whole.to_dict(), ascii_only=not unicode))
     else:
         show((*inspection_parts(inspection), *(part for p in proofs for part in proof_parts(p))))
     return FINDINGS if inspection.worst(request.fail_on) else 0
