@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from skipway.diagnostics.look import look
 from skipway.diagnostics.measure import projection_loss
@@ -20,8 +21,6 @@ from skipway.trace.unfused import Unfused
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
-
-    from torch import nn
 
     from skipway.diagnostics.look import Want
     from skipway.diagnostics.measure import Loss
@@ -89,9 +88,13 @@ class Lab:
         seed: int | None = None,
         partial: bool = False,
         around: AbstractContextManager[Any] | None = None,
+        batch_statistics: bool = False,
     ) -> Trace:
-        """A new recording, in another mode, on another batch or with other random numbers; see `record`."""
-        with self._prepared(rule, mode, seed):
+        """A new recording, in another mode, on another batch or with other random numbers; see `record`.
+
+        With `batch_statistics` BatchNorm uses those of the batch in eval mode too.
+        """
+        with self._prepared(rule, mode, seed, batch_statistics=batch_statistics):
             return record(self.model, self.batch if batch is None else batch, partial=partial, around=around)
 
     def gradients(
@@ -102,13 +105,20 @@ class Lab:
         batch: Batch | None = None,
         seed: int | None = None,
         around: AbstractContextManager[Any] | None = None,
+        inputs_too: bool = False,
     ) -> dict[str, torch.Tensor | None]:
         """The loss's gradient for every parameter that trains, by name; None where none arrives.
+
+        With `inputs_too` the model's floating inputs need a gradient as well.
 
         The gradients come from one `torch.autograd.grad`: no parameter's ``.grad`` is touched.
         """
         with self._prepared(rule, mode, seed), torch.enable_grad():
-            args, kwargs = copied(call_arguments(self.batch if batch is None else batch), lambda t: t.detach().clone())
+
+            def given(tensor: torch.Tensor) -> torch.Tensor:
+                return tensor.detach().clone().requires_grad_(inputs_too and tensor.is_floating_point())
+
+            args, kwargs = copied(call_arguments(self.batch if batch is None else batch), given)
             named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
             with around or nullcontext():
                 output = self.model(*args, **kwargs)
@@ -131,24 +141,40 @@ class Lab:
             return use(self.model(*args, **kwargs))
 
     def look(
-        self, rule: str, graph: Graph, wants: Sequence[Want], *, mode: Mode | None = None, seed: int | None = None
+        self,
+        rule: str,
+        graph: Graph,
+        wants: Sequence[Want],
+        *,
+        mode: Mode | None = None,
+        seed: int | None = None,
+        batch_statistics: bool = False,
     ) -> dict[tuple[int, str], float]:
         """Numbers of single operations of `graph`, which must come from a run in the same mode; see `look`."""
-        with self._prepared(rule, mode, seed):
+        with self._prepared(rule, mode, seed, batch_statistics=batch_statistics):
             return look(self.model, self.batch, graph, wants, keep_parameters=self._keep_parameters)
 
-    def _prepared(self, rule: str, mode: Mode | None, seed: int | None) -> AbstractContextManager[None]:
+    def _prepared(
+        self, rule: str, mode: Mode | None, seed: int | None, *, batch_statistics: bool = False
+    ) -> AbstractContextManager[None]:
         self._runs[rule] = self._runs.get(rule, 0) + 1
-        return _prepared(self.model, mode, seed, keep_parameters=self._keep_parameters)
+        return _prepared(
+            self.model, mode, seed, batch_statistics=batch_statistics, keep_parameters=self._keep_parameters
+        )
 
 
 @contextmanager
-def _prepared(model: nn.Module, mode: Mode | None, seed: int | None, *, keep_parameters: bool) -> Iterator[None]:
+def _prepared(
+    model: nn.Module, mode: Mode | None, seed: int | None, *, batch_statistics: bool, keep_parameters: bool
+) -> Iterator[None]:
     with preserved(model, parameters=keep_parameters), eager(), Unfused():
         if mode is not None:
             model.train(mode == "train")
+        for module in model.modules() if batch_statistics else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001  # their base class
+                module.training = True
         if seed is not None:
             torch.manual_seed(seed)
             random.seed(seed)
-            np.random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002  # the global generator, which the model may draw from
         yield

@@ -35,17 +35,19 @@ class _Watch(DispatchMode):
             return func(*args, **kwargs)
         operands = [t for t in flat_tensors(args, kwargs) if t.is_floating_point()]
         # Running statistics may have overflowed in an earlier step: no operand in train mode, the norm's own in eval.
-        finite = all(bool(t.isfinite().all()) for t in operands if id(t) not in self._statistics)
+        seen = [t for t in operands if id(t) not in self._statistics]
+        finite = all(bool(t.isfinite().all()) for t in seen)
+        masked = not finite and not any(bool(t.isnan().any()) for t in seen)  # infinities, written on purpose or seen
         shapes = ", ".join("×".join(map(str, t.shape)) or "scalar" for t in operands)
         sizes = ", ".join(f"{float(t.abs().max()):.3g}" for t in operands if t.numel())
         out = func(*args, **kwargs)
         known = operation(func)
         results = [t for t in flat_tensors((out,), {}) if t.is_floating_point() and t.numel()]
-        if not finite or known.op in _ON_PURPOSE or known.op.startswith("empty") or known.op == "new_empty":
+        if not (finite or masked) or known.op in _ON_PURPOSE or known.op.startswith("empty") or known.op == "new_empty":
             return out
         kinds = {"NaN": any(bool(t.isnan().any()) for t in results), "inf": any(bool(t.isinf().any()) for t in results)}
         kind = next((k for k, present in kinds.items() if present), None)
-        if kind is None:
+        if kind is None or (masked and kind != "NaN"):
             return out
         record = {
             "operation": known.op,

@@ -1,0 +1,79 @@
+"""Rule ``checkpoint-side-effects``: what activation checkpointing does twice, or undoes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from skipway.diagnostics.finding import Finding
+
+__all__ = ["checkpoint_side_effects"]
+
+_PROGRAM: Final = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.branch = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+
+    def forward(self, x):
+        return x + BRANCH
+
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), *[Block() for _ in range(4)])
+batch = torch.randn(4, 3, 8, 8)
+"""
+
+
+@rule(
+    "checkpoint-side-effects",
+    severity="warning",
+    summary="Checkpointed blocks have side effects: BatchNorm counts a batch twice, or no gradient comes out.",
+    explanation="Running statistics are updated once in forward and once more when the block is run again in backward."
+    " Or the checkpoint is re-entrant and its input needs no gradient, so that its output has none either and the"
+    " weights inside do not train.",
+    fix="checkpoint(block, x, use_reentrant=False); keep BatchNorm outside of checkpointed blocks, or set its momentum"
+    " to 1 - sqrt(1 - momentum)",
+    source="pytorch/pytorch #96136; torch.utils.checkpoint documentation",
+    faulty=_PROGRAM.replace("BRANCH", "checkpoint(self.branch, x, use_reentrant=False)"),
+    healthy=_PROGRAM.replace("BRANCH", "self.branch(x)"),
+)
+def checkpoint_side_effects(evidence: Evidence) -> Iterator[Finding]:
+    """Fire for norms that counted in backward, and for outputs without a graph that an input with one would have."""
+    known = RULES["checkpoint-side-effects"]
+    if evidence.recounted:
+        first, times = next(iter(evidence.recounted.items()))
+        yield known.finding(
+            first,
+            f"BatchNorm counts a batch {times + 1} times: once more in backward"
+            + (f" \N{MULTIPLICATION SIGN}{len(evidence.recounted)}" if len(evidence.recounted) > 1 else ""),
+            {"norms": len(evidence.recounted), "counts": times + 1},
+        )
+    names = _gained_by_input(evidence) if evidence.detached or evidence.constant else []
+    if names:
+        yield known.finding(
+            names[0].rpartition(".")[0],
+            f"{len(names)} parameters get no gradient, and do once the input needs one: a re-entrant checkpoint on an"
+            " input that needs none",
+            {"parameters": len(names)},
+        )
+
+
+def _gained_by_input(evidence: Evidence) -> list[str]:
+    """Parameters whose gradient comes only where the model's input needs one, too."""
+    if evidence.lab is None:
+        return []
+    try:
+        without = evidence.lab.gradients("checkpoint-side-effects") if not evidence.detached else {}
+        given = evidence.lab.gradients("checkpoint-side-effects", inputs_too=True)
+    except Exception:  # noqa: BLE001  # what fails with gradients shows nothing
+        return []
+    return [n for n, gradient in given.items() if gradient is not None and without.get(n) is None]

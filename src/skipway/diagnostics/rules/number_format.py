@@ -1,0 +1,163 @@
+"""Rules ``fp16-headroom``, ``bf16-swamping`` and ``stream-dtype``: what the stream's number format loses."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from skipway.diagnostics.look import Want
+from skipway.diagnostics.rules._programs import TOKENS, program
+from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+from skipway.diagnostics.rules._stream import Member, repeated, stream
+from skipway.trace import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from skipway.diagnostics.finding import Finding
+
+__all__ = ["bf16_swamping", "fp16_headroom", "stream_dtype"]
+
+_HEADROOM: Final = 4.0  # a factor that one more outlier, or one step of training, easily takes
+_LOST: Final = 0.25
+_UNIT: Final = "return x + self.branch(self.norm(x))"
+_HALF: Final = (torch.float16, torch.bfloat16)
+
+
+def _peaks(evidence: Evidence) -> Iterator[Want]:
+    nodes = evidence.graph.nodes
+    for unit in evidence.described:
+        for i in dict.fromkeys((unit.candidate.join, unit.end, *(tail.output for tail in unit.tails))):
+            if nodes[i].dtype is torch.float16 and nodes[i].source:
+                yield Want(node=i, name="peak", reduce=lambda result, _: result.detach().float().abs().max())
+
+
+@rule(
+    "fp16-headroom",
+    severity="warning",
+    summary="The stream, or a branch, comes near the largest number that float16 holds.",
+    explanation="The largest magnitude on the stream or in a branch's output is within a factor of four of 65,504."
+    " The next larger input, or a few steps of training, make it infinite.",
+    fix="run the stream in bfloat16 (same range as float32), or clamp what the branch adds before it is added",
+    source="huggingface/transformers #5651, #9295",
+    faulty=program(TOKENS, unit=_UNIT, depth=4).replace(
+        "batch = torch.randn(4, 6, 16)",
+        "model[2].down.bias.data[3] = 40_000.0\nmodel.half()\nbatch = torch.randn(4, 6, 16).half()",
+    ),
+    healthy=program(TOKENS, unit=_UNIT, depth=4).replace(
+        "batch = torch.randn(4, 6, 16)", "model.half()\nbatch = torch.randn(4, 6, 16).half()"
+    ),
+    wants=_peaks,
+    explains=("non-finite",),
+)
+def fp16_headroom(evidence: Evidence) -> Iterator[Finding]:
+    """Fire for the unit at which the stream first comes near the limit."""
+    limit = torch.finfo(torch.float16).max
+    for unit, described in zip(evidence.units, evidence.described, strict=True):
+        candidate = described.candidate
+        places = [(candidate.join, "the sum"), (described.end, "the stream")]
+        places += [(tail.output, "the branch") for tail in described.tails]
+        peaks = [(p, what) for i, what in places if (p := evidence.seen.get((i, "peak"))) is not None]
+        peak, what = max(peaks, default=(0.0, ""))
+        if peak * _HEADROOM < limit:
+            continue
+        yield RULES["fp16-headroom"].finding(
+            unit.path,
+            f"{what} reaches {peak:,.0f} of the {limit:,.0f} that float16 holds",
+            {"peak": peak, "limit": limit, "peak_over_limit": peak / limit},
+        )
+        return
+
+
+def _lost(node: int, position: int) -> Want:
+    def reduce(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor | float:
+        shortcut, branch = operands[position], operands[1 - position]
+        moves = branch != 0
+        return ((result == shortcut) & moves).sum() / moves.sum().clamp_min(1)
+
+    return Want(node=node, name="lost", reduce=reduce)
+
+
+def _updates(evidence: Evidence) -> Iterator[Want]:
+    nodes = evidence.graph.nodes
+    for member in stream(evidence):
+        candidate = member.described.candidate
+        node, position = nodes[candidate.join], candidate.shortcut.position
+        plain = node.op in ops.ADD and not node.attrs.get("fused") and len(node.inputs) == 2
+        if plain and node.dtype in _HALF and candidate.shortcut.add == node.id and node.attrs.get("alpha", 1) == 1:
+            yield _lost(node.id, position)
+
+
+@rule(
+    "bf16-swamping",
+    severity="warning",
+    summary="The stream is so large beside its branches that their updates are rounded away.",
+    explanation="Where a branch's value is smaller than half a unit in the last place of the stream's (1/512 of it in"
+    " bfloat16), the sum is the stream itself: the unit has done nothing there. Measured at each addition of a stream"
+    " in 16 bits, over all entries where the branch is not zero; told from a quarter of them on.",
+    fix="keep the stream in float32: let only the branches run in 16 bits, x = x + branch(x.bfloat16()).float()",
+    source="rounding to nearest of 8 significant bits (IEEE 754 arithmetic)",
+    faulty=program(TOKENS, unit="return x + 1e-3 * self.branch(self.norm(x))", depth=4).replace(
+        "batch = torch.randn(4, 6, 16)", "model.bfloat16()\nbatch = torch.randn(4, 6, 16).bfloat16()"
+    ),
+    healthy=program(TOKENS, unit=_UNIT, depth=4).replace(
+        "batch = torch.randn(4, 6, 16)", "model.bfloat16()\nbatch = torch.randn(4, 6, 16).bfloat16()"
+    ),
+    wants=_updates,
+)
+def bf16_swamping(evidence: Evidence) -> Iterator[Finding]:
+    """Fire for units most of whose update never reaches the stream."""
+    shares = [(m, evidence.seen.get((m.described.candidate.join, "lost"))) for m in stream(evidence)]
+    known = [(m, s) for m, s in shares if s is not None]
+    swamped = [(m, s) for m, s in known if s >= _LOST]
+    if not swamped:
+        return
+    first, share = swamped[0]
+    worst = max(s for _, s in swamped)
+    members: list[Member] = [m for m, _ in swamped]
+    yield RULES["bf16-swamping"].finding(
+        first.path,
+        f"{share:.0%} of what the branch adds is rounded away in {first.unit.dtype}{repeated(members)}",
+        {"lost": share, "lost_most": worst, "units": len(swamped), "of": len(known)},
+    )
+
+
+@rule(
+    "stream-dtype",
+    severity="warning",
+    summary="The number format of the stream changes along the way.",
+    explanation="Behind one unit the stream is float32, behind the next 16 bits wide (or the other way round):"
+    " precision is lost at one place and memory spent at another. One cast behind the last unit is usual.",
+    fix="cast once before the first unit, and let every unit give the format that it takes: x + branch(x).to(x.dtype)",
+    source="NVIDIA/Megatron-LM PR 3504",
+    faulty=program(
+        TOKENS, layers="self.cast = torch.float64 if FAULT else torch.float32",
+        unit="return x + self.branch(self.norm(x.float())).to(self.cast)", depth=4,
+    ).replace("Block() for _ in range(4)", "Block(k) for k in range(4)").replace(
+        "def __init__(self)", "def __init__(self, k)"
+    ).replace("FAULT", "k > 1"),
+    healthy=program(
+        TOKENS, layers="self.cast = torch.float32",
+        unit="return x + self.branch(self.norm(x.float())).to(self.cast)", depth=4,
+    ),
+)  # fmt: skip
+def stream_dtype(evidence: Evidence) -> Iterator[Finding]:
+    """Fire where two units of the main stream in a row differ in dtype."""
+    nodes = evidence.graph.nodes
+    places = [
+        (member, nodes[i].dtype)
+        for member in stream(evidence)
+        for i in (member.described.candidate.x, member.described.end)
+    ]
+    known = [(m, d) for m, d in places if d is not None and d.is_floating_point][1:]  # the input may be cast
+    changes = [(a, b) for a, b in itertools.pairwise(known) if a[1] != b[1]]
+    if not changes:
+        return
+    (before, old), (behind, new) = ((m, str(d).removeprefix("torch.")) for m, d in changes[0])
+    yield RULES["stream-dtype"].finding(
+        behind.path,
+        f"the stream is {old} behind {before.path}, and {new} at {behind.path}",
+        {"changes": len(changes), "before": old, "behind": new},
+    )
