@@ -174,8 +174,8 @@ def _batch_counters(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _read(counters: dict[str, torch.Tensor]) -> list[int]:
-    """The counters' values; one transfer from the device."""
-    return [int(v) for v in torch.stack(list(counters.values())).tolist()] if counters else []
+    """The counters' values, one by one: a model may be spread over devices."""
+    return [int(v) for v in counters.values()]
 
 
 def _missing(units: list[StreamNumbers], constant: set[int], *, backward: bool) -> list[str]:
