@@ -52,6 +52,7 @@ class Lab:
     ) -> None:
         self.model, self.batch, self._loss, self._runs = model, batch, loss, runs
         self._keep_parameters = keep_parameters
+        self._reentrant = False
 
     def outputs(
         self,
@@ -105,26 +106,54 @@ class Lab:
         batch: Batch | None = None,
         seed: int | None = None,
         around: AbstractContextManager[Any] | None = None,
-        inputs_too: bool = False,
+        everything: bool = False,
     ) -> dict[str, torch.Tensor | None]:
         """The loss's gradient for every parameter that trains, by name; None where none arrives.
 
-        With `inputs_too` the model's floating inputs need a gradient as well.
+        With `everything` the model's floating inputs and its frozen parameters need a gradient as well.
 
-        The gradients come from one `torch.autograd.grad`: no parameter's ``.grad`` is touched.
+        They come from one `torch.autograd.grad`, or from ``backward`` where a re-entrant checkpoint wants that:
+        every parameter's ``.grad`` is put back.
         """
+        try:
+            return self._gradients(rule, mode, batch, seed, around, everything=everything)
+        except RuntimeError as error:
+            if self._reentrant or "checkpoint" not in str(error).lower():
+                raise
+            self._reentrant = True
+            return self._gradients(rule, mode, batch, seed, around, everything=everything)
+
+    def _gradients(
+        self,
+        rule: str,
+        mode: Mode | None,
+        batch: Batch | None,
+        seed: int | None,
+        around: AbstractContextManager[Any] | None,
+        *,
+        everything: bool,
+    ) -> dict[str, torch.Tensor | None]:
         with self._prepared(rule, mode, seed), torch.enable_grad():
 
             def given(tensor: torch.Tensor) -> torch.Tensor:
-                return tensor.detach().clone().requires_grad_(inputs_too and tensor.is_floating_point())
+                return tensor.detach().clone().requires_grad_(everything and tensor.is_floating_point())
 
             args, kwargs = copied(call_arguments(self.batch if batch is None else batch), given)
             named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
+            for parameter in self.model.parameters() if everything else ():
+                parameter.requires_grad_(parameter.is_floating_point())
             with around or nullcontext():
                 output = self.model(*args, **kwargs)
             loss = (self._loss or projection_loss)(output)
-            found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
-            return {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
+            if not (self._reentrant or everything):
+                found = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
+                return {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
+            # Re-entrant checkpoints refuse `grad`, or are passed over by it. What `backward` leaves on the parameters
+            # is put back with the rest.
+            for _, parameter in named:
+                parameter.grad = None
+            loss.backward()
+            return {name: parameter.grad for name, parameter in named}
 
     def with_gradients(
         self,

@@ -57,7 +57,7 @@ def checkpoint_side_effects(evidence: Evidence) -> Iterator[Finding]:
             + (f" \N{MULTIPLICATION SIGN}{len(evidence.recounted)}" if len(evidence.recounted) > 1 else ""),
             {"norms": len(evidence.recounted), "counts": times + 1},
         )
-    names = _gained_by_input(evidence) if evidence.detached or evidence.constant else []
+    names = _gained(evidence) if evidence.detached or evidence.constant else []
     if names:
         yield known.finding(
             names[0].rpartition(".")[0],
@@ -67,13 +67,13 @@ def checkpoint_side_effects(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _gained_by_input(evidence: Evidence) -> list[str]:
-    """Parameters whose gradient comes only where the model's input needs one, too."""
+def _gained(evidence: Evidence) -> list[str]:
+    """Parameters whose gradient comes only where what lies before them needs one, too."""
     if evidence.lab is None:
         return []
     try:
         without = evidence.lab.gradients("checkpoint-side-effects") if not evidence.detached else {}
-        given = evidence.lab.gradients("checkpoint-side-effects", inputs_too=True)
+        given = evidence.lab.gradients("checkpoint-side-effects", everything=True)
     except Exception:  # noqa: BLE001  # what fails with gradients shows nothing
         return []
     return [n for n, gradient in given.items() if gradient is not None and without.get(n) is None]
