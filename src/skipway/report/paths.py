@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["paths_parts", "paths_report", "paths_section"]
 
-BAR: Final = 16
+BAR: Final = 14
 _BARS: Final = "│ share ┊ paths"
 _SAMPLED: Final = (
     "sampled: the mean norm by a single path with its standard error, and the share which that norm times the number "

@@ -109,15 +109,21 @@ def _spread(member: Member, named: Mapping[str, nn.Parameter], evidence: Evidenc
     others = [sizes[n] for n in rest if n != inner] or [sizes[end]]
     common = statistics.median([sizes[n] for n in rest])
     odd = sum(not _near(sizes[n], common) for n in rest)
-    # Drawn by the number of inputs, matrices differ by themselves.
-    by_inputs = sizes[end] / common * math.sqrt(_inputs(named[end]) / _inputs(named[rest[0]]))
-    if odd > 1 or (_near(by_inputs, 1.0) and not _near(sizes[end], common)):
+    # Drawn by the number of inputs or outputs, matrices differ by themselves.
+    by_inputs, by_outputs = (
+        sizes[end] / common * math.sqrt(count(named[end]) / count(named[rest[0]])) for count in (_inputs, _outputs)
+    )
+    if odd > 1 or ((_near(by_inputs, 1.0) or _near(by_outputs, 1.0)) and not _near(sizes[end], common)):
         return None
     return _Spread(member, end, sizes[end] / common, inner, sizes[inner] / statistics.median([*others, sizes[end]]))
 
 
 def _inputs(weight: nn.Parameter) -> int:
     return weight.numel() // max(len(weight), 1)
+
+
+def _outputs(weight: nn.Parameter) -> int:
+    return weight.numel() // max(weight.shape[1], 1)
 
 
 def _is_matrix(named: Mapping[str, nn.Parameter], name: str) -> bool:
