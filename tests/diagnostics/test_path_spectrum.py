@@ -456,6 +456,12 @@ def test_refusals() -> None:
     )
     assert refusal(net, batch, lambda out: math.inf * out.sum()).startswith("the gradient of the loss at the stream is")
     assert refusal(net.to("meta"), batch.to("meta")).startswith("a model on the meta device")
+    net = make("Net")
+    with skipway.what_if(net, {"*": skipway.Alteration(branch=0.5)}):
+        assert refusal(net, batch) == (
+            "the gradient by path length of a model that what_if alters\nexpected: the model as it is\n"
+            "try: skipway.path_spectrum outside of `with skipway.what_if(…)`"
+        )
     frozen = make("Net").requires_grad_(False)
     assert refusal(frozen, batch, of="parameters").startswith("of='parameters': no parameter that needs a gradient")
     assert refusal(skipway.create_model("gpt_nano"), torch.ones(1, 4, dtype=torch.long), of="input").startswith(

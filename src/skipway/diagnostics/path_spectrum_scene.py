@@ -17,6 +17,7 @@ from skipway.errors import ModelRunError, SkipwayError
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.preserve import preserved
+from skipway.units.intercept import bare
 from skipway.units.locate import locate
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ def set_up(model: nn.Module, batch: Batch, loss: Loss | None, of: Of) -> Scene:
     """
     if any(p.device.type == "meta" for p in model.parameters()):
         raise SkipwayError("a model on the meta device", "a model with numbers: gradients are measured")
+    _refuse_altered(model)
     located = locate(model, batch, proofs=True)
     proved = [unit for unit, proof in zip(located.described, located.proofs, strict=True) if proof.holds]
     unproved = [path for path, proof in zip(located.paths, located.proofs, strict=True) if not proof.holds]
@@ -180,6 +182,17 @@ def set_up(model: nn.Module, batch: Batch, loss: Loss | None, of: Of) -> Scene:
         model, batch, loss, of, located.links, plan, _allowed(graph, model),
         max(n.nbytes for n in graph.nodes), located.writes_parameters,
     )  # fmt: skip
+
+
+def _refuse_altered(model: nn.Module) -> None:
+    """Inside a what-if run calls are intercepted already, and are not found where the model alone makes them."""
+    altered = dict(vars(model))
+    with bare(model):
+        if altered.keys() != vars(model).keys():
+            raise SkipwayError(
+                "the gradient by path length of a model that what_if alters", "the model as it is",
+                "skipway.path_spectrum outside of `with skipway.what_if(…)`",
+            )  # fmt: skip
 
 
 def _allowed(graph: Graph, model: nn.Module) -> float:
