@@ -58,13 +58,13 @@ def test_exact_text() -> None:
         2^4 paths.
         clean road: past all branches the gradient arrives unchanged.
 
-         branches   share %   │ share ┊ paths     paths %    norm   norm / path     sampled   sampled %
-         ──────────────────────────────────────────────────────────────────────────────────────────────
-         0             55.0   │████████████████       6.2    2.00          2.00        2.00        37.0
-         1             40.0   │███████████▋          25.0    1.50          0.38   0.50 ±20%        37.0
-         2              7.0   │██         ┊          37.5    0.30         0.050   0.20 ±50%        22.2
-         3             -2.0   −▋      ┊              25.0    0.10         0.025       0.050         3.7
-         4                0   │  ┊                    6.2   0.010         0.010       0.010         0.2
+         branches   share %   │ share ┊ paths   paths %    norm   norm / path     sampled   sampled %
+         ────────────────────────────────────────────────────────────────────────────────────────────
+         0             55.0   │██████████████       6.2    2.00          2.00        2.00        37.0
+         1             40.0   │██████████▏         25.0    1.50          0.38   0.50 ±20%        37.0
+         2              7.0   │█▊        ┊         37.5    0.30         0.050   0.20 ±50%        22.2
+         3             -2.0   −▌     ┊             25.0    0.10         0.025       0.050         3.7
+         4                0   │  ┊                  6.2   0.010         0.010       0.010         0.2
 
         sampled: the mean norm by a single path with its standard error, and the share which that norm times
         the number of paths has, as if no two paths cancelled each other (arXiv 1605.06431).
