@@ -9,16 +9,22 @@ from torch import nn
 from skipway.diagnostics.rules._programs import CONV, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
-from skipway.units.links import members
+from skipway.units.links import Links, members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from skipway.diagnostics.finding import Finding
+    from skipway.diagnostics.lab import Mode
+    from skipway.trace.graph import Graph
+    from skipway.units.describe import Described
 
 __all__ = ["dead_op"]
 
 _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)  # noqa: SLF001  # their base class
+_PYTORCHS_OWN: Final = "torch.nn.modules."
+# What chooses by content: the experts that no token of this batch was sent to are not dead.
+_ROUTING: Final = frozenset({"topk", "nonzero", "argmax", "argmin", "sort", "argsort", "one_hot", "multinomial"})
 
 
 @rule(
@@ -26,9 +32,11 @@ _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)  # noqa: SLF001  # their bas
     severity="warning",
     summary="A module inside a unit is built, or even run, and never influences the output.",
     explanation="Within the modules that hold residual units: parameters that nothing reads on the way to an output (a"
-    " second convolution that reads the block's input, so that the first one's result is lost), and dropout that is"
-    " never called. A module whose parameters are read through its attributes"
-    " (nn.MultiheadAttention.out_proj) is alive; heads and other parts outside of units are not looked at.",
+    " second convolution that reads the block's input, so that the first one's result is lost; a layer scale that is"
+    " built and not applied), an activation or dropout whose result nobody reads, and dropout that is never called. A"
+    " module whose parameters are read through its attributes (nn.MultiheadAttention.out_proj) is alive, and so is one"
+    " that runs in the other mode or with other random numbers, and an expert that no token was sent to. Heads and"
+    " other parts outside of units are not looked at.",
     fix="give the module the output of the one before it, or remove it",
     source="hypnopump/keras-wrn PR 2; NX-AI/tirex #19",
     faulty=program(CONV, unit="y = F.relu(self.norm1(self.first(x))); return x + self.norm2(self.second(x))", depth=4),
@@ -36,58 +44,148 @@ _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)  # noqa: SLF001  # their bas
 )
 def dead_op(evidence: Evidence) -> Iterator[Finding]:
     """Fire for modules inside units whose parameters, or whose call, lead nowhere."""
-    found = [*_without_effect(evidence), *_never_called(evidence)]
-    if not found:
-        return
-    by_kind: dict[tuple[str, str], list[str]] = {}
-    for path, why in found:
+    roots = _units_modules(evidence)
+    found = _dead(evidence, roots, evidence.found.links)
+    for links in _further_runs(evidence) if found else ():
+        again = _dead(evidence, roots, links)
+        found = {key: why for key, why in found.items() if key in again}
+        if not found:
+            return
+    by_kind: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for (path, name), why in found.items():
         kind = type(evidence.model.get_submodule(path)).__name__
-        by_kind.setdefault((f"{path.rpartition('.')[2]} ({kind})", why), []).append(path)
-    for (name, why), paths in by_kind.items():
-        more = f" \N{MULTIPLICATION SIGN}{len(paths)}" if len(paths) > 1 else ""
-        yield RULES["dead-op"].finding(paths[0], f"{name} {why}{more}", {"modules": len(paths), "name": paths[0]})
+        what = f"parameter {name}" if name else f"{path.rpartition('.')[2]} ({kind})"
+        by_kind.setdefault((what, why), []).append((path, name))
+    for (what, why), places in by_kind.items():
+        more = f" \N{MULTIPLICATION SIGN}{len(places)}" if len(places) > 1 else ""
+        path, name = places[0]
+        counted = "parameters" if name else "modules"
+        full = f"{path}.{name}" if name else path
+        yield RULES["dead-op"].finding(path, f"{what} {why}{more}", {counted: len(places), "name": full})
 
 
 def _units_modules(evidence: Evidence) -> list[str]:
-    """Paths of the modules that hold a unit's join, none inside another."""
-    calls = evidence.graph.calls
-    own = {calls[scope[0]].path for scope in evidence.scopes if scope}
-    inner = {p for p in own if p and "?" not in p}
-    return sorted(p for p in inner if not any(p.startswith(f"{q}.") for q in inner if q != p))
+    """Paths of the modules that hold units, none inside another.
+
+    A unit that the whole model's forward adds is held by the modules that it calls for the branch.
+    """
+    found: set[str] = set()
+    for unit, described, scope in zip(evidence.units, evidence.described, evidence.scopes, strict=True):
+        if scope:
+            found.add(evidence.graph.calls[scope[0]].path)
+        if unit.kind == "unit":
+            found |= _around(described, scope, evidence.graph)
+    own = {p for p in found if p and "?" not in p}
+    return sorted(p for p in own if not any(p.startswith(f"{q}.") for q in own if q != p))
 
 
-def _without_effect(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    links, graph = evidence.found.links, evidence.graph
+def _around(unit: Described, scope: Sequence[int], graph: Graph) -> set[str]:
+    """The module call around branch and merge; where that is the model itself, the modules that make the branch."""
+    chains = [graph.chain(call) for call in {graph.nodes[i].call for i in unit.candidate.region}]
+    common = set(scope).intersection(*chains) if chains else set(scope)
+    holder = next((c for c in scope if c in common), 0)
+    if graph.calls[holder].path:
+        return {graph.calls[holder].path}
+    named = [[p for c in chain if (p := graph.calls[c].path)] for chain in chains]
+    return {paths[-1] for paths in named if paths}
+
+
+def _further_runs(evidence: Evidence) -> Iterator[Links]:
+    """Runs in which a module may be used that was not: in the other mode, and with other random numbers."""
+    other: Mode = "eval" if evidence.model.training else "train"
+    for mode, seed in ((other, None), (None, 0), (None, 1)):
+        links = _further_run(evidence, mode, seed)
+        if links is not None:
+            yield links
+
+
+def _further_run(evidence: Evidence, mode: Mode | None, seed: int | None) -> Links | None:
+    if evidence.lab is None:
+        return None
+    try:
+        return Links(evidence.lab.trace("dead-op", mode=mode, seed=seed).graph)
+    except Exception:  # noqa: BLE001  # a model that cannot be run so (BatchNorm of one sample) tells nothing
+        return None
+
+
+def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[str, str], str]:
+    """By module path (and parameter name, where only that is dead) what is wrong with it."""
+    found: dict[tuple[str, str], str] = {}
+    called = {call.path for call in links.graph.calls}
+    alive = _alive_parameters(evidence, links)
+    computed = _computed(links)
+    default = links is evidence.found.links  # dropout computes nothing in evaluation: there it is still lost
+    rates = _rates(links)
+    chosen = _chosen(links)
+    for root in roots:
+        routed = any(p == root or p.startswith(f"{root}.") or root.startswith(f"{p}.") for p in chosen)
+        for path, module in evidence.model.get_submodule(root).named_modules(prefix=root):
+            own = {n: p for n, p in module.named_parameters(recurse=False) if p.requires_grad}
+            dead = [n for n, p in own.items() if id(p) not in alive]
+            if own and routed and _is_choice(path, evidence.model, alive):
+                continue
+            if dead and len(dead) == len(own) and path != root:
+                found[path, ""] = "runs, and its result is lost" if path in called else "is never used"
+            elif path in called or path == root:
+                found |= {(path, name): "is never used" for name in dead}
+            if own or not type(module).__module__.startswith(_PYTORCHS_OWN):
+                continue
+            if path in called and not computed.get(path, default):
+                found[path, ""] = "runs, and its result is lost"
+            elif _is_dropout_left_out(module, path, called, rates):
+                found[path, ""] = "is never called"
+    return found
+
+
+def _alive_parameters(evidence: Evidence, links: Links) -> set[int]:
     used = 0
-    for node in graph.nodes:
+    for node in links.nodes:
         if links.alive[node.id]:
             used |= node.params
             for j in node.inputs:
-                used |= graph.nodes[j].params
-    alive = {graph.parameter_names[k] for k in members(used)}
-    shared = {id(p) for n, p in evidence.model.named_parameters(remove_duplicate=False) if n in alive}
-    called = {call.path for call in graph.calls}
-    for root in _units_modules(evidence):
-        for path, module in evidence.model.get_submodule(root).named_modules(prefix=root):
-            own = [p for _, p in module.named_parameters(recurse=False)]
-            if path == root or not own or any(id(p) in shared for p in own):
-                continue
-            why = "runs, and its result is lost" if path in called else "is never used"
-            yield path, why
+                used |= links.nodes[j].params
+    names = {links.graph.parameter_names[k] for k in members(used)}
+    return {id(p) for n, p in evidence.model.named_parameters(remove_duplicate=False) if n in names}
 
 
-def _never_called(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    if not evidence.model.training:
-        return
-    graph = evidence.graph
-    called = {call.path for call in graph.calls}
-    # Attention drops by a number that it takes from a module: that module is never called.
-    applied = {round(float(p), 6) for n in graph.nodes if (p := _rate(n.op, n.attrs)) is not None}
-    for root in _units_modules(evidence):
-        for path, module in evidence.model.get_submodule(root).named_modules(prefix=root):
-            unused = isinstance(module, _DROPOUTS) and module.p > 0 and path not in called
-            if unused and round(float(module.p), 6) not in applied:
-                yield path, "is never called"
+def _computed(links: Links) -> dict[str, bool]:
+    """By path of the modules that computed something whether any of it leads to an output."""
+    found: dict[str, bool] = {}
+    for node in links.nodes:
+        if node.inputs and node.floating:
+            path = links.graph.calls[node.call].path
+            found[path] = found.get(path, False) or links.alive[node.id]
+    return found
+
+
+def _chosen(links: Links) -> set[str]:
+    """Paths of the modules in whose forward something is chosen by content."""
+    calls = links.graph.calls
+    return {calls[n.call].path for n in links.nodes if n.op in _ROUTING and any(links.nodes[j].data for j in n.inputs)}
+
+
+def _is_choice(path: str, model: nn.Module, alive: set[int]) -> bool:
+    """Whether a module lies in one of several alike (experts), of which another is alive."""
+    parts = path.split(".")
+    for k in range(1, len(parts)):
+        several = model.get_submodule(".".join(parts[:k]))
+        if isinstance(several, (nn.ModuleList, nn.ModuleDict)):
+            one = several.get_submodule(parts[k])
+            alike = [m for m in several.children() if type(m) is type(one) and m is not one]
+            if any(id(p) in alive for m in alike for p in m.parameters()):
+                return not any(id(p) in alive for p in one.parameters())
+    return False
+
+
+def _rates(links: Links) -> set[float]:
+    """Rates of all dropout that was applied: attention drops by a number that it takes from a module, uncalled."""
+    return {round(float(p), 6) for n in links.nodes if (p := _rate(n.op, n.attrs)) is not None}
+
+
+def _is_dropout_left_out(module: nn.Module, path: str, called: set[str], rates: set[float]) -> bool:
+    if not isinstance(module, _DROPOUTS) or not module.training or path in called:
+        return False
+    return module.p > 0 and round(float(module.p), 6) not in rates
 
 
 def _rate(op: str, attrs: dict[str, object]) -> float | None:

@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.diagnostics.rules._stream import Member, repeated, stream
-from skipway.units.weights import branch_end, branch_weights, scale_weights
+from skipway.trace import ops
+from skipway.units.links import members as elements
+from skipway.units.weights import branch_end, branch_weights, parameter_names, scale_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
     from torch import nn
 
     from skipway.diagnostics.finding import Finding
+    from skipway.units.describe import Described
+    from skipway.units.links import Links
 
 __all__ = ["zero_init", "zero_twice"]
 
 _ZERO = "nn.init.zeros_(self.down.weight); nn.init.zeros_(self.down.bias)"
+# Weight normalisation: the length, which is zero, and the direction, which need not be.
+_LENGTHS: Final = {"weight_v": "weight_g", "original1": "original0"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What of a unit's branch is zero: its end (a weight, or the gain of a norm), and the scales behind it."""
+    """What of a branch is zero: its end (a weight, or the gain of a norm), the scales behind it, and all before."""
 
     member: Member
     ends: tuple[str, ...]
     scales: tuple[str, ...]
+    before: tuple[str, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
         """All that is zero, from the merge back."""
-        return (*self.scales, *self.ends)
+        return (*self.scales, *self.ends, *self.before)
+
+    @property
+    def shut(self) -> bool:
+        """Whether the branch gives zero: by its end or by a scale behind it."""
+        return bool(self.ends or self.scales)
 
     @property
     def twice(self) -> bool:
-        """Whether two factors are zero: a scale and an end, or a norm's gain and the weight before it."""
-        return len(self.names) > 1
+        """Whether two factors at the end are zero: a scale and a weight, or a norm's gain and the weight before it."""
+        return len(self.scales) + len(self.ends) > 1
 
 
 @rule(
@@ -59,7 +71,13 @@ class _Start:
 )
 def zero_init(evidence: Evidence) -> Iterator[Finding]:
     """Tell of units that one zero makes their own shortcut."""
-    starts = [s for s in _starts(evidence) if not s.twice]
+    starts = list(_starts(evidence))
+    suspected = [s for s in starts if s.shut and s.before and not s.twice]
+    shown = _never_started(suspected, evidence, "zero-init")[0] if suspected else []
+    faulty = {s.member.path for s in (*shown, *(s for s in starts if s.twice))}
+    open_ = {s.member.path for s in starts if not s.shut}
+    by_unit = {s.member.path: s for s in reversed(starts) if s.member.path not in faulty | open_}
+    starts = list(reversed(by_unit.values()))
     if not starts:
         return
     members = [s.member for s in starts]
@@ -74,9 +92,9 @@ def zero_init(evidence: Evidence) -> Iterator[Finding]:
     "zero-twice",
     severity="error",
     summary="A branch is zero by two factors at once: neither gets a gradient, and it never starts.",
-    explanation="The scale behind a branch (a ReZero α, a LayerScale γ) or the gain of its last norm, and the last"
-    " weight of the branch, are both zero. The gradient of each has the other as a factor. One backward run shows that"
-    " nothing arrives. A scale of zero alone is healthy: see zero-init.",
+    explanation="Two factors in a row of one branch are zero: the scale behind it (a ReZero α, a LayerScale γ), the"
+    " gain of a norm, a weight. The gradient of each has the other as a factor. One backward run shows that"
+    " nothing arrives. A scale of zero alone is healthy, and so are zeros on ways beside each other: see zero-init.",
     fix="let one of them start at another value: keep the scale at 0 and initialise the last weight as usual, or keep"
     " the weight at 0 and set the scale to 1",
     source="Bachlechner et al. 2020, arXiv 2003.04887 (majumderb/rezero); AlexHex7/Non-local_pytorch #1",
@@ -96,48 +114,75 @@ def zero_init(evidence: Evidence) -> Iterator[Finding]:
 )
 def zero_twice(evidence: Evidence) -> Iterator[Finding]:
     """Fire where both factors are zero and, measured, no gradient comes to the branch."""
-    starts = [s for s in _starts(evidence) if s.twice]
-    if not starts:
-        return
-    gradients = _gradients(evidence)
-    if gradients is not None:
-        starts = [s for s in starts if not _reached(s, evidence, gradients)]
+    suspected = [s for s in _starts(evidence) if s.twice or (s.shut and s.before)]
+    starts, measured = _never_started(suspected, evidence, "zero-twice") if suspected else ([], False)
     if not starts:
         return
     members = [s.member for s in starts]
-    measured = "no gradient comes to the branch" if gradients is not None else "its gradient was not measured"
+    shown = "no gradient comes to the branch" if measured else "its gradient was not measured"
     yield RULES["zero-twice"].finding(
         members[0].path,
-        f"{starts[0].names[0]} and {starts[0].names[1]} are both zero: {measured}{repeated(members)}",
-        {"units": len(members)} | ({} if gradients is None else {"largest_gradient": 0.0}),
-        severity="error" if gradients is not None else "warning",
+        f"{starts[0].names[0]} and {starts[0].names[1]} are both zero: {shown}{repeated(members)}",
+        {"units": len(members)} | ({"largest_gradient": 0.0} if measured else {}),
+        severity="error" if measured else "warning",
     )
 
 
+def _never_started(starts: list[_Start], evidence: Evidence, rule_id: str) -> tuple[list[_Start], bool]:
+    """Those of the branches that no gradient comes to, and whether that was measured.
+
+    Where it could not be, those with two zeros at their end: a zero further up may lie on one way of several.
+    """
+    gradients = _gradients(evidence, rule_id)
+    if gradients is None:
+        return [s for s in starts if s.twice], False
+    return [s for s in starts if not _reached(s, evidence, gradients)], True
+
+
 def _starts(evidence: Evidence) -> Iterator[_Start]:
+    """For every branch of every unit of the main stream what of it is zero."""
     links, named = evidence.found.links, dict(evidence.model.named_parameters(remove_duplicate=False))
     for member in stream(evidence):
-        ends: list[str] = []
-        for at_norms in (True, False):
-            for end in branch_end(member.described, links, norms=at_norms):
-                own = [n for n in end.names if n in named]
-                zero = bool(own) and all(_is_zero(named[n]) for n in own)  # a bias that is not zero is an output
-                if zero and end.names[0] not in ends:
-                    ends.append(end.names[0])
-        scales = [n for n in scale_weights(member.described, links) if n in named and _is_zero(named[n])]
-        if ends or scales:
-            yield _Start(member, tuple(ends), tuple(scales))
+        for tail in member.described.tails:
+            yield _start(member, replace(member.described, tails=[tail]), links, named)
+
+
+def _start(member: Member, one: Described, links: Links, named: Mapping[str, nn.Parameter]) -> _Start:
+    ends: dict[str, None] = {}
+    for at_norms in (True, False):
+        for end in branch_end(one, links, norms=at_norms):
+            if _all_zero(end.names, named):
+                ends[end.names[0]] = None
+    scales = [n for n in scale_weights(one, links) if n in named and _is_zero(named[n])]
+    before = []
+    for i in elements(links.between(one.candidate.base, one.tails[0].output)) if ends or scales else ():
+        if links.nodes[i].op in ops.WORKING or links.nodes[i].op in ops.NORM:
+            names = parameter_names([i], links)
+            if _all_zero(names, named) and not set(names) & set(ends):
+                before.append(names[0])
+    return _Start(member, tuple(ends), tuple(scales), tuple(before))
+
+
+def _all_zero(names: Sequence[str], named: Mapping[str, nn.Parameter]) -> bool:
+    """Whether an operation gives zero by its parameters: a bias that is not zero is an output."""
+    own = [n for n in names if n in named and not (_length(n) in named and _length(n) in names)]
+    return bool(own) and all(_is_zero(named[n]) for n in own)
+
+
+def _length(name: str) -> str:
+    path, _, last = name.rpartition(".")
+    return f"{path}.{_LENGTHS[last]}" if last in _LENGTHS else ""
 
 
 def _is_zero(parameter: nn.Parameter) -> bool:
     return parameter.device.type != "meta" and parameter.numel() > 0 and not bool(parameter.detach().any())
 
 
-def _gradients(evidence: Evidence) -> Mapping[str, torch.Tensor | None] | None:
+def _gradients(evidence: Evidence, rule_id: str) -> Mapping[str, torch.Tensor | None] | None:
     if evidence.lab is None:
         return None
     try:
-        return evidence.lab.gradients("zero-twice")
+        return evidence.lab.gradients(rule_id)
     except Exception:  # noqa: BLE001  # a model or loss that cannot be run backward: then nothing was measured
         return None
 
