@@ -11,13 +11,14 @@ from skipway.diagnostics.rules._stream import Member, has, repeated, stream
 from skipway.units.weights import branch_end, branch_weights, scale_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from skipway.diagnostics.finding import Finding
 
 __all__ = ["dead_unit"]
 
 _DEAD: Final = 1e-5  # of the median share of the others: far below what training leaves of a useful branch
+_SAME: Final = 1e-6  # two single precision norms of one tensor
 _FEWEST: Final = 4
 _UNIT: Final = "return x + self.branch(self.norm(x))"
 
@@ -26,7 +27,9 @@ _UNIT: Final = "return x + self.branch(self.norm(x))"
     "dead-unit",
     severity="warning",
     summary="A unit's branch adds nothing to the stream, or learns nothing, while its siblings do.",
-    explanation="‖F‖/‖h‖ of one unit is under 1/100,000 of its siblings' median. Branches that start at zero by design"
+    explanation="‖F‖/‖h‖ of one unit is under 1/100,000 of its siblings' median; or its branch is detached; or the"
+    " gradient passes it by, as behind activations that are all shut, and a backward run shows that none comes to its"
+    " matrices. Branches that start at zero by design"
     " (a zero weight or scale that trains: zero-init, ReZero, LayerScale at one small value everywhere) are healthy,"
     " and so is one whose drop-path was drawn to zero.",
     fix="look at its gate, its weight decay and its last activations; remove the unit if nothing is lost by its lesion"
@@ -47,6 +50,7 @@ def dead_unit(evidence: Evidence) -> Iterator[Finding]:
     shares = [s for m in members if (s := _share(m)) is not None]
     median = statistics.median(shares)
     dead = [m for m in members if (_share(m) or 0.0) <= _DEAD * median and not _starts_at_zero(m, evidence)]
+    yield from _passed_by([m for m in members if m not in dead], len(members), evidence)
     if not median or not dead or 2 * len(dead) >= len(members):
         return
     share = _share(dead[0]) or 0.0
@@ -73,6 +77,44 @@ def _without_gradient(evidence: Evidence) -> Iterator[Finding]:
             {"units": len(cut), "siblings": len(evidence.main)},
             fix="take the branch out of torch.no_grad() and let nothing detach what it gives",
         )
+
+
+def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> Iterator[Finding]:
+    """Branches that add something, and whose matrices no gradient comes to: shut activations leave a constant."""
+    detached = {evidence.units[k].path for k in evidence.cut}
+    suspected = [
+        m for m in members if m.path not in detached and _adds_no_gradient(m) and not _starts_at_zero(m, evidence)
+    ]
+    if evidence.lab is None or not suspected or 2 * len(suspected) >= siblings:
+        return
+    try:
+        gradients = evidence.lab.gradients("dead-unit")
+    except Exception:  # noqa: BLE001  # a model or loss that cannot be run backward: then nothing was measured
+        return
+    shut = []
+    for member in suspected:
+        names = [n for n in branch_weights(member.described, evidence.found.links) if n in gradients]
+        matrices = [gradients[n] for n in names if evidence.model.get_parameter(n).dim() > 1]
+        if matrices and not any(g is not None and bool(g.any()) for g in matrices):
+            shut.append(member)
+    if shut:
+        yield RULES["dead-unit"].finding(
+            shut[0].path,
+            f"no gradient comes to the matrices of the branch: its activations are shut for every input of the batch"
+            f"{repeated(shut)}",
+            {"units": len(shut), "siblings": siblings, "largest_gradient": 0.0},
+            fix="look at the biases and norms before its activations: a shift below all inputs shuts a ReLU for good;"
+            " draw the unit's weights anew, at a lower learning rate",
+        )
+
+
+def _adds_no_gradient(member: Member) -> bool:
+    """Whether the gradient before an identity shortcut is that behind it: the branch gives nothing of it back."""
+    form, numbers = member.unit.form, member.unit.numbers
+    before, behind = numbers.grad_stream, numbers.grad_branch
+    if form.shortcut or form.after or form.parallel or has(form.branch[-1:], "scale") or not before or not behind:
+        return False
+    return abs(before - behind) <= _SAME * behind
 
 
 def _share(member: Member) -> float | None:

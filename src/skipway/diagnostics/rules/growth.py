@@ -27,7 +27,7 @@ _DEEP: Final = 12
     "branch-scale",
     severity="warning",
     summary="Branches without a norm are added at full size, and the stream grows with every unit.",
-    explanation="No norm stands in the branches or behind the additions, nothing scales the branches down, and the"
+    explanation="No norm stands in the branches or behind the additions, no scale holds the branches down, and the"
     " measured stream grows by more than 1.15 a unit and 50 in all: the first steps meet a huge loss, or overflow."
     " A net that grows little without norms (small weights, few units) is left alone.",
     fix="scale the branch where it is added, x + 0.1 * self.branch(x); or start its last weight at zero"
@@ -51,17 +51,23 @@ def branch_scale(evidence: Evidence) -> Iterator[Finding]:
         bare = [m for m in chain if not _normed(m)]
         if len(bare) < _FEWEST or 2 * len(bare) < len(chain):
             continue
-        first, last = bare[0].unit.numbers.stream_rms, bare[-1].unit.numbers.out_rms
-        if not first or last is None:
+        measured = [m for m in bare if m.unit.numbers.stream_rms is not None and m.unit.numbers.out_rms is not None]
+        if len(measured) < _FEWEST:
+            continue
+        first, last = measured[0].unit.numbers.stream_rms, measured[-1].unit.numbers.out_rms
+        if not first or not last:
             continue
         growth = last / first
-        per_unit = growth ** (1 / len(bare)) if math.isfinite(growth) else math.inf
+        per_unit = growth ** (1 / len(measured))
         if not (growth > _GROWTH and per_unit > _PER_UNIT):
             continue
+        scaled = sum(any(has(b, "scale") for b in (m.unit.form.branch, *m.unit.form.parallel)) for m in bare)
+        how = "with a scale that does not hold them" if 2 * scaled > len(bare) else "at full size"
+        beyond = f"; from unit {len(measured)} on it is beyond its number format" if len(measured) < len(bare) else ""
         yield RULES["branch-scale"].finding(
             bare[0].path,
-            f"{len(bare)} branches without a norm are added at full size: the stream grows {growth:.2g}-fold,"
-            f" {per_unit:.3g} a unit",
+            f"{len(bare)} branches without a norm are added {how}: the stream grows {growth:.2g}-fold,"
+            f" {per_unit:.3g} a unit{beyond if not evidence.finite else ''}",
             {"units": len(bare), "growth": growth, "growth_per_unit": per_unit, "rms_first": first, "rms_last": last},
         )
 
@@ -118,7 +124,7 @@ def stream_growth(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _normed(member: Member) -> bool:
-    """Whether a norm or a scale keeps the size of what a branch adds."""
+    """Whether a norm keeps the size of what a branch adds."""
     form = member.unit.form
-    within = any(has(branch, "norm") or has(branch, "scale") for branch in (form.branch, *form.parallel))
+    within = any(has(branch, "norm") for branch in (form.branch, *form.parallel))
     return within or has(form.after, "norm") or has(form.shortcut, "norm")

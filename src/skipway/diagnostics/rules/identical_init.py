@@ -9,7 +9,7 @@ import torch
 
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
-from skipway.diagnostics.rules._stream import Member, stream
+from skipway.diagnostics.rules._stream import Member, chains
 from skipway.units.weights import branch_weights
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _UNIT: Final = "return x + self.branch(self.norm(x))"
     explanation="All matrices and kernels of one unit hold the same random numbers as those of another, in tensors of"
     " their own: a block was built once and copied (copy.deepcopy, nn.TransformerEncoder from one layer) or drawn anew"
     " from one seed. Weights that are shared (one tensor, several uses) and weights that are constant (zeros, ones) are"
-    " no copies.",
+    " no copies. Two networks that run beside each other (a network and its momentum twin) may well start alike."
+    " Units are compared with those of their own stream.",
     fix="build each unit by itself, or draw its weights anew: for m in block.modules(): m.reset_parameters() where"
     " there is one",
     source="pytorch/pytorch #72253, #86274",
@@ -45,11 +46,12 @@ def identical_init(evidence: Evidence) -> Iterator[Finding]:
     """Fire for units whose random weights are equal, tensor by tensor."""
     named = dict(evidence.model.named_parameters(remove_duplicate=False))
     alike: defaultdict[object, list[tuple[Member, list[nn.Parameter]]]] = defaultdict(list)
-    for member in stream(evidence):
-        found = [named[n] for n in branch_weights(member.described, evidence.found.links) if n in named]
-        weights = [w for w in found if w.dim() > 1 and w.device.type != "meta" and not _is_constant(w)]
-        if weights:
-            alike[tuple(_mark(w) for w in weights)].append((member, weights))
+    for k, chain in enumerate(chains(evidence)):
+        for member in chain:
+            found = [named[n] for n in branch_weights(member.described, evidence.found.links) if n in named]
+            weights = [w for w in found if w.dim() > 1 and w.device.type != "meta" and not _is_constant(w)]
+            if weights:
+                alike[k, tuple(_mark(w) for w in weights)].append((member, weights))
     copies = [group for group in alike.values() if len(group) > 1 and _are_copies(group)]
     if not copies:
         return

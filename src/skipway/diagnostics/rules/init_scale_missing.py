@@ -138,4 +138,5 @@ def _near(ratio: float, expected: float) -> bool:
 
 
 def _is_gpt2(evidence: Evidence) -> bool:
-    return getattr(getattr(evidence.model, "config", None), "model_type", None) == "gpt2"
+    configs = (getattr(m, "config", None) for m in evidence.model.modules())
+    return any(getattr(c, "model_type", None) == "gpt2" for c in configs)
