@@ -306,7 +306,7 @@ def test_nan_in_the_input_is_refused(skipway, tmp_path: Path) -> None:
         (["--profile", "slow"], "--profile: unknown value 'slow'"),
         (["--dtype", "float3"], "--dtype: unknown value 'float3'\nexpected: did you mean 'float32'"),
         (["--amp", "float32"], "--amp: unknown value 'float32'"),
-        (["--ignore", "non-finit"], "--ignore: unknown rule 'non-finit'\nexpected: did you mean 'non-finite'?"),
+        (["--ignore", "non-finit"], "--ignore: unknown rule 'non-finit'\nexpected: did you mean 'non-finite'"),
         (["--loss", "cross_entropi"], "--loss: unknown loss 'cross_entropi'\nexpected: did you mean 'cross_entropy'?"),
         (["--input", "4;x"], "--input: no input: 'x'"),
         (["--input", "4,8", "--batch", "f.pt"], "--input: given together with --batch\nexpected: one of the two"),

@@ -27,10 +27,10 @@ class Healthy(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.blocks = nn.Sequential(*(Block() for _ in range(3)))
-        self.head = nn.Linear(8, 4)
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 4)
 
     def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        return self.head(self.blocks(x)) * scale
+        return self.head(self.norm(self.blocks(x))) * scale
 
 
 class Plain(nn.Module):

@@ -154,7 +154,11 @@ def _inspected(
         wants = collect_wants(evidence)
         if wants:
             runs["look"] = 1
-            evidence = replace(evidence, seen=look(inner, batch, trace.graph, wants, keep_parameters=keep))
+            try:
+                seen = look(inner, batch, trace.graph, wants, keep_parameters=keep)
+            except (Exception, SystemExit) as error:
+                raise _failed_on(batch, error) from error
+            evidence = replace(evidence, seen=seen)
     findings, not_looked_at = run_rules(evidence)
     if trace.error is not None and not any(f.severity == "error" for f in findings):
         raise _failed_on(batch, trace.error) from trace.error

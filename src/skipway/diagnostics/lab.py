@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -196,7 +196,10 @@ class Lab:
 def _prepared(
     model: nn.Module, mode: Mode | None, seed: int | None, *, batch_statistics: bool, keep_parameters: bool
 ) -> Iterator[None]:
-    with preserved(model, parameters=keep_parameters), eager(), Unfused():
+    modes = [(module, module.training) for module in model.modules()]
+    with preserved(model, parameters=keep_parameters), eager(), Unfused(), ExitStack() as stack:
+        # Scripted modules keep their mode where a snapshot does not reach.
+        stack.callback(lambda: [setattr(module, "training", training) for module, training in modes])
         if mode is not None:
             model.train(mode == "train")
         for module in model.modules() if batch_statistics else ():
