@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,9 @@ from torch.nn import functional as F
 
 from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.rules import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 D, C = 16, 8
 
@@ -185,6 +190,60 @@ def test_overflow_in_half_precision_names_its_module() -> None:
     model.blocks.insert(1, Loud())
     (finding,) = [f for f in inspect(model.half(), batch.half()).findings if f.rule == "non-finite"]
     assert (finding.path, finding.evidence["value"]) == ("blocks.1", "inf")
+
+
+def test_gradient_alone_that_is_not_finite_is_named_with_its_function() -> None:
+    class Root(TokenBlock):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.up(self.norm(x))
+            return x + self.down(h + (h - h.detach()).abs().sqrt())  # 0 · ∞ in backward
+
+    blocks: list[nn.Module] = [TokenBlock(shortcut=True), TokenBlock(shortcut=True), Root(shortcut=True)]
+    blocks += [TokenBlock(shortcut=True)]
+    (finding,) = [
+        f
+        for f in inspect(Stack(nn.Linear(D, D), blocks, nn.LayerNorm(D)), torch.randn(4, 6, D)).findings
+        if f.rule == "non-finite"
+    ]
+    assert (finding.severity, finding.path) == ("error", "blocks.2")
+    assert finding.evidence["operation"] in {"SqrtBackward0", "AbsBackward0"}
+    assert "epsilon" in finding.fix or "eps" in finding.fix
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (lambda x: x / (x - x), "divide by what cannot be 0"),
+        (lambda x: (x * 100).exp(), "subtract the largest value before exp"),
+        (lambda x: x * 1e30 * 1e30, "an overflow"),
+        (lambda x: (-x.abs() - 1).sqrt(), "keep the root's operand above 0"),
+    ],
+)
+def test_fix_of_what_is_not_finite_is_by_cause(make: Callable[[torch.Tensor], torch.Tensor], fix: str) -> None:
+    class Bad(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return make(x)
+
+    model, batch = token_net([True] * 4)
+    model.blocks.insert(2, Bad())
+    (finding,) = [f for f in inspect(model, batch).findings if f.rule == "non-finite"]
+    assert finding.path == "blocks.2"
+    assert fix in finding.fix
+
+
+def test_decay_says_where_it_breaks() -> None:
+    class Squeezed(TokenBlock):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (1e-2 if self.tight else 0.7) * x + self.down(F.gelu(self.up(self.norm(x)))) * 1e-3
+
+    blocks: list[nn.Module] = [Squeezed(shortcut=True) for _ in range(20)]
+    for k, block in enumerate(blocks):
+        block.tight = k == 7
+    found = inspect(Stack(nn.Linear(D, D), blocks, nn.Identity()), torch.randn(4, 6, D)).findings
+    (finding,) = [f for f in found if f.rule == "gradient-vanishing"]
+    assert finding.evidence["steepest_at"] == "blocks.7"
+    assert finding.evidence["steepest_factor"] == pytest.approx(1e-2, rel=0.2)
+    assert len(str(finding.evidence["curve"]).split()) == 7
 
 
 def test_every_rule_explains_itself() -> None:

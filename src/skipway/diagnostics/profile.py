@@ -54,9 +54,19 @@ class Curve:
     @property
     def steepest_path(self) -> str:
         """The point after which the number changes most."""
+        return self.paths[self._steepest]
+
+    @property
+    def steepest_factor(self) -> float:
+        """The number at `steepest_path` over that at the next point: the largest change of all, going back."""
+        k = self._steepest
+        return self.values[k] / max(self.values[min(k + 1, len(self.values) - 1)], 1e-45)
+
+    @property
+    def _steepest(self) -> int:
         logs = [math.log(max(v, 1e-45)) for v in self.values]
         steps = [abs(b - a) for a, b in itertools.pairwise(logs)]
-        return self.paths[max(range(len(steps)), key=steps.__getitem__)] if steps else self.paths[0]
+        return max(range(len(steps)), key=steps.__getitem__) if steps else 0
 
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from skipway.diagnostics.profile import Curve, gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["exploding", "vanishing"]
 
@@ -19,6 +19,7 @@ __all__ = ["exploding", "vanishing"]
 SMALLEST_RATIO: Final = 1e-3
 LARGEST_RATIO: Final = 1e4
 _FEWEST_POINTS: Final = 6
+_SHOWN: Final = 7
 _SOURCE: Final = "He et al. 2016, arXiv 1603.05027, eq. 5; thresholds: spread over 169 public models at initialisation"
 
 
@@ -102,7 +103,17 @@ def _finding(rule_id: str, curve: Curve, what: str) -> Finding:
             "last": curve.values[-1],
             f"{curve.what}s": len(curve.values),
             "slope_per_step": -curve.slope,
+            "steepest_at": curve.steepest_path,
+            "steepest_factor": curve.steepest_factor,
+            "curve": _sampled(curve.values),
         },
         fix=known.fix if curve.what == "unit" else "give the layers shortcuts: x + layer(x)",
         source=known.source,
     )
+
+
+def _sampled(values: Sequence[float]) -> str:
+    """The curve in at most `_SHOWN` numbers, first and last among them."""
+    count = min(len(values), _SHOWN)
+    places = [round(k * (len(values) - 1) / max(count - 1, 1)) for k in range(count)]
+    return " ".join(f"{values[k]:.2g}" for k in places)
