@@ -127,7 +127,7 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
             if dead and len(dead) == len(own) and path != root:
                 found[path, ""] = "runs, and its result is lost" if path in called else "is never used"
             elif path in called or path == root:
-                found |= {(path, name): "is never used" for name in dead}
+                found |= {(path, name): "is never used" for name in dead if _is_scale_or_shift(own[name])}
             if own or not type(module).__module__.startswith(_PYTORCHS_OWN):
                 continue
             if path in called and not computed.get(path, default):
@@ -135,6 +135,11 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
             elif _is_dropout_left_out(module, path, called, rates):
                 found[path, ""] = "is never called"
     return found
+
+
+def _is_scale_or_shift(parameter: nn.Parameter) -> bool:
+    """One number, or one for each channel: a table (XLNet's segments) may wait for an input that was not given."""
+    return sum(size > 1 for size in parameter.shape) <= 1
 
 
 def _alive_parameters(evidence: Evidence, links: Links) -> set[int]:

@@ -12,6 +12,8 @@ from skipway.units.weights import parameter_names, scale_weights
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from torch import nn
+
     from skipway.diagnostics.finding import Finding
 
 __all__ = ["decay_on_gates"]
@@ -43,10 +45,8 @@ optimizer = torch.optim.AdamW([{"params": large}, {"params": small, "weight_deca
 )
 def decay_on_gates(evidence: Evidence) -> Iterator[Finding]:
     """Fire for groups with a decay that hold gates or gains."""
-    links = evidence.found.links
-    gates = {n for unit in evidence.described for n in scale_weights(unit, links)}
-    norms = [i for i, node in enumerate(links.nodes) if node.op in ops.NORM and links.alive[i]]
-    gains = set(parameter_names(norms, links)) - gates
+    gates = _gates(evidence)
+    gains = _gains(evidence) - gates
     decayed = {
         id(p): float(group["weight_decay"])
         for group in (evidence.optimizer.param_groups if evidence.optimizer is not None else ())
@@ -63,8 +63,50 @@ def decay_on_gates(evidence: Evidence) -> Iterator[Finding]:
         for names, what in zip(found, ("scales of branches", "norm parameters"), strict=True)
         if names
     ]
+    large = next((n for n in found[0] if named[n].dim() > 1), None)
     yield RULES["decay-on-gates"].finding(
         first.rpartition(".")[0],
         f"weight decay {decayed[id(named[first])]:g} on {' and '.join(words)}, {first} among them",
         {"scales": len(found[0]), "norm_parameters": len(found[1]), "weight_decay": decayed[id(named[first])]},
+        fix=None if large is None else _by_name(large, named[large]),
     )
+
+
+def _by_name(name: str, parameter: nn.Parameter) -> str:
+    """The fix where the number of dimensions does not tell scales from matrices."""
+    last = name.rpartition(".")[2]
+    return (
+        f"give the scales a group of their own, by name, for {name} has {parameter.dim()} dimensions:"
+        f" scales = [p for n, p in model.named_parameters() if n.endswith('{last}')];"
+        " {'params': scales, 'weight_decay': 0.0}; and norms and biases with them"
+    )
+
+
+def _gates(evidence: Evidence) -> set[str]:
+    """Learned factors behind a branch or on a shortcut, and single numbers within a branch (Fixup)."""
+    links = evidence.found.links
+    named = dict(evidence.model.named_parameters(remove_duplicate=False))
+    found: set[str] = set()
+    for unit in evidence.described:
+        found.update(scale_weights(unit, links))
+        found.update(parameter_names([i for i in unit.shortcut_nodes if links.nodes[i].op in ops.MULTIPLY], links))
+        within = parameter_names([i for i in unit.candidate.region if links.nodes[i].op in ops.MULTIPLY], links)
+        found.update(n for n in within if n in named and named[n].numel() == 1)
+    return found - _gains(evidence)
+
+
+def _gains(evidence: Evidence) -> set[str]:
+    """Parameters of all norms, those written by hand too."""
+    links, steps = evidence.found.links, evidence.found.routes.steps
+    norms = []
+    for node in links.nodes:
+        if not links.alive[node.id] or not node.data:
+            continue
+        if node.op in ops.NORM:
+            norms.append(node.id)
+        elif node.op in ops.MULTIPLY and any(links.nodes[j].params for j in node.inputs):
+            data = links.data_inputs(node)
+            before = steps(links.strip(data[0])) if len(data) == 1 else []
+            if before and before[0].kind == "norm" and links.nodes[before[0].node].op in ops.MULTIPLY:
+                norms.append(node.id)
+    return set(parameter_names(norms, links))

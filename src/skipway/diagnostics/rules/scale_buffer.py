@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from torch import nn
+
 from skipway.diagnostics.look import Want
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -21,6 +23,8 @@ __all__ = ["scale_buffer"]
 # Scales of residual streams that anybody published lie between 1e-6 (LayerScale) and some tens (embedding scales).
 _SMALLEST: Final = 1e-8
 _LARGEST: Final = 1e4
+_ROUNDED: Final = 1e-2  # a cast to bfloat16 keeps 8 bits
+_LONGEST: Final = 65_536  # entries: scales are single numbers or have one entry for a channel; tables are no scales
 _PROGRAM: Final = """
 import torch
 from torch import nn
@@ -48,15 +52,49 @@ batch = torch.randn(4, 16)
 """
 
 
+def _garbage(evidence: Evidence) -> dict[str, float]:
+    """Buffers that may be scales, and whose value can be none, with their largest entry."""
+    found = {}
+    for path, module in evidence.model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):  # noqa: SLF001  # their base class
+            continue
+        for name, buffer in module.named_buffers(recurse=False):
+            if buffer.is_floating_point() and 0 < buffer.numel() <= _LONGEST and buffer.device.type != "meta":
+                value = float(buffer.detach().double().abs().max())
+                if not _may_be(value):
+                    found[f"{path}.{name}" if path else name] = value
+    return found
+
+
+def _may_be(value: float) -> bool:
+    return math.isfinite(value) and _SMALLEST <= value <= _LARGEST
+
+
 def _scales(evidence: Evidence) -> Iterator[int]:
-    """Products on a shortcut or at the end of a branch with something that is neither data nor a parameter."""
-    nodes = evidence.graph.nodes
-    for unit in evidence.described:
-        for i in dict.fromkeys((*unit.shortcut_nodes, *(j for tail in unit.tails for j in tail.nodes))):
-            node = nodes[i]
+    """Products of data with something that is neither data nor a parameter; none where all buffers are sound."""
+    if not _garbage(evidence):
+        return
+    nodes, signal = evidence.graph.nodes, _signal(evidence)
+    for node in nodes:
+        if node.op in ops.MULTIPLY and signal[node.id] and node.source:
             others = [nodes[j] for j in node.inputs if not nodes[j].data]
-            if node.op in ops.MULTIPLY and node.source == node.op and others and not any(o.params for o in others):
-                yield i
+            if others and not any(o.params for o in others):
+                yield node.id
+
+
+def _signal(evidence: Evidence) -> list[bool]:
+    """Which nodes lead to an output and hold an activation: something behind a weight, or within a unit.
+
+    A mask that the caller gives is none, however large the number that it is multiplied by.
+    """
+    links = evidence.found.links
+    within = {i for d in evidence.described for i in (*d.candidate.region, *d.shortcut_nodes, *d.after_nodes)}
+    found = [False] * len(links.nodes)
+    for node in links.nodes:
+        if node.data and node.floating:
+            starts = node.op in ops.SUBSTANTIAL or node.id in within
+            found[node.id] = starts or any(found[j] for j in node.inputs)
+    return [value and alive for value, alive in zip(found, links.alive, strict=True)]
 
 
 def _size(index: int) -> Want:
@@ -70,10 +108,12 @@ def _size(index: int) -> Want:
 @rule(
     "scale-buffer",
     severity="error",
-    summary="A scale of a branch or shortcut is held in a buffer whose value is garbage.",
-    explanation="The stream is multiplied by a buffer, and the value read there is no scale: not finite, zero, or far"
-    " outside of what a residual scale can be. It happens when a model is built on the meta device and made real by"
-    " to_empty(): parameters are initialised or loaded afterwards, a buffer that is not persistent is neither.",
+    summary="A scale of the signal is held in a buffer whose value is garbage.",
+    explanation="The signal (a branch, a shortcut, an embedding) is multiplied by a buffer, and the value read there is"
+    " no scale: not finite, zero, or far outside of what a scale can be. It happens when a model is built on the meta"
+    " device and made real by to_empty(): parameters are initialised or loaded afterwards, a buffer that is not"
+    " persistent is neither. A zero is a warning: a branch that is faded in starts so. Masks that are added may be"
+    " infinite.",
     fix="register the buffer as persistent, or compute it again in reset_parameters(); a plain Python float needs"
     " neither",
     source="allenai/OLMo-core PR 698",
@@ -83,26 +123,60 @@ def _size(index: int) -> Want:
     explains=("non-finite", "stream-growth", "branch-scale", "gradient-vanishing", "gradient-exploding"),
 )
 def scale_buffer(evidence: Evidence) -> Iterator[Finding]:
-    """Fire for a constant factor on the stream whose value is no scale, and that a buffer holds."""
-    buffers = {n: b for n, b in evidence.model.named_buffers() if b.is_floating_point() and b.numel()}
-    for i in _scales(evidence):
-        value = evidence.seen.get((i, "scale"))
-        if value is None or (math.isfinite(value) and _SMALLEST <= value <= _LARGEST):
-            continue
-        names = [n for n, b in buffers.items() if _holds(b, value)]
-        if not names:
-            continue
-        path = evidence.graph.calls[evidence.graph.nodes[i].call].path
-        name = next((n for n in names if n.startswith(path)), names[0])
-        also = f", and {len(names) - 1} buffers more hold the same" if len(names) > 1 else ""
-        yield RULES["scale-buffer"].finding(
-            path, f"the stream is multiplied by {name}, whose value is {value:.3g}{also}", {"value": value}
-        )
+    """Fire for a constant factor of the signal whose value is no scale, and that a buffer holds."""
+    garbage = _garbage(evidence)
+    if not garbage:
         return
+    places = list(_places(evidence, garbage))
+    if not places:
+        return
+    path, name, value, read = min(places, key=lambda p: (not p[3], p[2] == 0))  # the gravest; NaN is not 0
+    names = {p[1] for p in places}
+    more = f" \N{MULTIPLICATION SIGN}{len(names)}" if len(names) > 1 else ""
+    shut = value == 0
+    yield RULES["scale-buffer"].finding(
+        path,
+        f"the signal is multiplied by {name}, whose value is {value:.3g}{more}"
+        + ("" if read else " (read of the buffer, not of a run)")
+        + (": what it scales is shut" if shut else ""),
+        {"value": value, "buffers": len(names)},
+        severity="error" if read and not shut else "warning",
+    )
 
 
-def _holds(buffer: torch.Tensor, value: float) -> bool:
-    if buffer.device.type == "meta":
-        return False
-    largest = float(buffer.detach().double().abs().max())
-    return largest == value or (math.isnan(largest) and math.isnan(value))
+def _places(evidence: Evidence, garbage: Mapping[str, float]) -> Iterator[tuple[str, str, float, bool]]:
+    """Module path, buffer, value, and whether it was read in a run."""
+    graph, signal = evidence.graph, _signal(evidence)
+    for i in _scales(evidence):
+        path = graph.calls[graph.nodes[i].call].path
+        value = evidence.seen.get((i, "scale"))
+        if value is None and not evidence.seen:
+            own = [n for n in garbage if n.rpartition(".")[0] == path]
+            if own:
+                yield path, own[0], garbage[own[0]], False
+        elif value is not None and not _may_be(value):
+            name = _named(value, path, garbage)
+            if name:
+                yield path, name, value, True
+    for node in graph.nodes:  # a number that Python read from a buffer
+        for key in ("scalar", "alpha"):
+            value = node.attrs.get(key)
+            if isinstance(value, float) and signal[node.id] and not _may_be(abs(value)):
+                path = graph.calls[node.call].path
+                name = next((n for n in garbage if _is_close(abs(value), garbage[n])), None)
+                if name and value:  # a plain 0 may come from anywhere
+                    yield path, name, abs(value), True
+
+
+def _named(value: float, path: str, garbage: Mapping[str, float]) -> str | None:
+    """The buffer that holds a value: one of the module itself, by preference."""
+    by_distance = sorted(garbage, key=lambda n: n.rpartition(".")[0] != path)
+    exact = next((n for n in by_distance if _is_close(value, garbage[n])), None)
+    # A value made of a buffer (its exponential, a cast that overflows) is another one.
+    return exact or next((n for n in by_distance if n.rpartition(".")[0] == path), None)
+
+
+def _is_close(value: float, held: float) -> bool:
+    if math.isnan(value) or math.isnan(held):
+        return math.isnan(value) and math.isnan(held)
+    return value == held or (math.isfinite(value) and abs(value - held) <= _ROUNDED * abs(held))
