@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.profile import gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from skipway.diagnostics.finding import Finding
+    from skipway.trace.graph import Graph
 
 __all__ = ["missing_shortcut"]
 
@@ -38,17 +43,18 @@ _FEWEST_EQUALS: Final = 4
 _SHARE_WITH_SHORTCUT: Final = 0.75
 _DEEP: Final = 20
 _DECAY: Final = 1e-2
-_WORK: Final = ops.WORKING
+_SHOWN: Final = 6
+_NUMBER: Final = re.compile(r"\.\d+")
 
 
 @rule(
     "missing-shortcut",
     severity="warning",
     summary="A unit among equals lacks its shortcut, or a deep stack has none and its gradient decays.",
-    explanation="Modules of one class that keep their input's shape and mostly hold a residual unit: one that "
-    "holds none is"
-    " named. A stack of more than 20 weighted layers without any unit is named only if the measured gradient falls to"
-    " under 1/100 on the way to its first layer.",
+    explanation="Modules of one class that keep their input's shape and mostly hold as many residual units, or are"
+    " mostly the branch of one that their caller adds: those that have fewer are named. A stack of more than 20"
+    " weighted layers without any unit is named only if the measured gradient falls to under 1/100 on the way to its"
+    " first layer.",
     fix="add the module's input to its output: return x + self.branch(x)",
     source="He et al. 2015, arXiv 1512.03385, fig. 1 and 6",
     faulty=_FAULTY,
@@ -57,46 +63,101 @@ _WORK: Final = ops.WORKING
 )
 def missing_shortcut(evidence: Evidence) -> Iterator[Finding]:
     """Fire for the odd one out among equal modules, and for deep stacks without units whose gradient decays."""
-    known = RULES["missing-shortcut"]
-    yield from _odd_one_out(evidence, known.fix, known.source)
+    yield from _odd_ones_out(evidence)
     curve = gradient_curve((), evidence.layers)
     if evidence.units or curve is None or len(curve.values) <= _DEEP or curve.ratio >= _DECAY:
         return
-    yield Finding(
-        rule="missing-shortcut",
-        severity="warning",
-        path="",
-        message=f"{len(curve.values)} weighted layers in a row without a shortcut, and the gradient decays",
-        evidence={"layers": len(curve.values), "first_over_last": curve.ratio},
-        fix=known.fix,
-        source=known.source,
+    yield RULES["missing-shortcut"].finding(
+        "",
+        f"{len(curve.values)} weighted layers in a row without a shortcut, and the gradient decays",
+        {"layers": len(curve.values), "first_over_last": curve.ratio, "decay_per_layer": math.exp(-curve.slope)},
     )
 
 
-def _odd_one_out(evidence: Evidence, fix: str, source: str) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _Odd:
+    """Calls that lack a shortcut, among `equals` that have `usual` ones each; the least of the odd has `fewest`."""
+
+    calls: tuple[int, ...]
+    equals: int
+    usual: int
+    fewest: int
+
+
+def _odd_ones_out(evidence: Evidence) -> Iterator[Finding]:
     graph = evidence.graph
-    holding = {call for scope in evidence.scopes for call in scope}
+    held = Counter(call for scope in evidence.scopes for call in scope)
+    possible, branches = _possible(evidence), _branches(evidence)
+    work = _work(graph)
+    inside: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    around: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
+    for call in graph.calls[1:]:
+        if call.input_shape and call.input_shape == call.output_shape and work[call.id] > 1:
+            inside[call.cls, work[call.id]].append(call.id)
+            around[call.cls, work[call.id], _NUMBER.sub(".*", f".{call.path}")].append(call.id)
+    blocks = [o for calls in inside.values() if (o := _odd(calls, held, possible)) is not None]
+    lacking = {c for o in blocks for c in o.calls}
+    outer = {c for call in lacking for c in graph.chain(graph.calls[call].parent)}
+    # The caller adds: what has no shortcut inside either is the odd one out.
+    bare = [
+        o for calls in around.values() if not any(possible[c] for c in calls) and (o := _odd(calls, branches, branches))
+    ]
+    unadded = [c for o in bare for c in o.calls]
+    for odd in blocks:
+        calls = [c for c in odd.calls if c not in outer]  # told of the innermost
+        if calls:
+            within = next((graph.calls[c].path for c in unadded if calls[0] in graph.chain(c)), "")
+            yield _finding([graph.calls[c].path for c in calls], graph.calls[calls[0]].cls, odd, within)
+    for odd in bare:
+        calls = [c for c in odd.calls if not lacking.intersection(graph.chain(c))]
+        if calls:
+            yield _finding([graph.calls[c].path for c in calls], graph.calls[calls[0]].cls, odd)
+
+
+def _finding(paths: Sequence[str], cls: str, odd: _Odd, within: str = "") -> Finding:
+    others = f"unlike {odd.equals - len(odd.calls)} others of its kind"
+    lack = f"has no shortcut, {others}" if not odd.fewest else f"lacks one of {odd.usual} shortcuts, {others}"
+    which = f"; what {within} gives is not added to anything" if within and odd.fewest else ""
+    more = f" \N{MULTIPLICATION SIGN}{len(paths)}: {', '.join(paths[:_SHOWN])}" if len(paths) > 1 else ""
+    return RULES["missing-shortcut"].finding(
+        paths[0],
+        f"this {cls} {lack}{which}{more}",
+        {"equals": odd.equals, "without_shortcut": len(odd.calls), "shortcuts_of_equals": odd.usual},
+    )
+
+
+def _odd(calls: Sequence[int], counts: Mapping[int, int], possible: Mapping[int, int]) -> _Odd | None:
+    """The few of many equal calls that have fewer shortcuts than the others, even if all that are possible count."""
+    usual, share = Counter(counts[c] for c in calls).most_common(1)[0]
+    lacking = tuple(c for c in calls if max(counts[c], possible[c]) < usual)
+    if len(calls) < _FEWEST_EQUALS or not lacking or share < _SHARE_WITH_SHORTCUT * len(calls):
+        return None
+    return _Odd(lacking, len(calls), usual, min(counts[c] for c in lacking))
+
+
+def _possible(evidence: Evidence) -> Counter[int]:
+    """How many candidates join within each call: those that were not proved to be units too."""
+    graph = evidence.graph
+    joins = (graph.nodes[c.join].call for c in evidence.found.candidates)
+    return Counter(call for join in joins for call in graph.chain(join))
+
+
+def _branches(evidence: Evidence) -> Counter[int]:
+    """Which calls make the branch of a unit that their caller adds."""
+    graph = evidence.graph
+    found: Counter[int] = Counter()
+    for unit in evidence.described:
+        around = set(graph.chain(graph.nodes[unit.candidate.join].call))
+        for tail in unit.tails:
+            found.update(c for c in graph.chain(graph.nodes[tail.output].call) if c not in around)
+    return found
+
+
+def _work(graph: Graph) -> list[int]:
     work = [0] * len(graph.calls)
     for node in graph.nodes:
-        if node.op in _WORK:
+        if node.op in ops.WORKING:
             work[node.call] += 1
     for call in reversed(graph.calls[1:]):  # a call comes after the one around it
         work[call.parent] += work[call.id]
-    by_class: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for one in graph.calls[1:]:
-        if one.input_shape and one.input_shape == one.output_shape and work[one.id] > 1:
-            by_class[one.cls, work[one.id]].append(one.id)
-    for (cls, _), calls in by_class.items():
-        lacking = [c for c in calls if c not in holding]
-        if len(calls) < _FEWEST_EQUALS or not lacking or len(lacking) > (1 - _SHARE_WITH_SHORTCUT) * len(calls):
-            continue
-        for c in lacking:
-            yield Finding(
-                rule="missing-shortcut",
-                severity="warning",
-                path=graph.calls[c].path,
-                message=f"this {cls} has no shortcut, unlike {len(calls) - len(lacking)} others of its kind",
-                evidence={"equals": len(calls), "without_shortcut": len(lacking)},
-                fix=fix,
-                source=source,
-            )
+    return work
