@@ -143,14 +143,14 @@ def _possible(evidence: Evidence) -> Counter[int]:
 
 
 def _branches(evidence: Evidence) -> Counter[int]:
-    """Which calls make the branch of a unit that their caller adds."""
+    """Which calls take part in a branch that their caller adds: views and paddings may stand behind them."""
     graph = evidence.graph
-    found: Counter[int] = Counter()
-    for unit in evidence.described:
-        around = set(graph.chain(graph.nodes[unit.candidate.join].call))
-        for tail in unit.tails:
-            found.update(c for c in graph.chain(graph.nodes[tail.output].call) if c not in around)
-    return found
+    found: set[int] = set()
+    for candidate in evidence.found.candidates:
+        around = set(graph.chain(graph.nodes[candidate.join].call))
+        inside = {graph.nodes[i].call for i in candidate.region}
+        found.update(c for call in inside for c in graph.chain(call) if c not in around)
+    return Counter(found)
 
 
 def _work(graph: Graph) -> list[int]:

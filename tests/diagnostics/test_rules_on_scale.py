@@ -1,0 +1,587 @@
+"""The rules on dead parts, initial scales, buffers, decay and growth, where their programs do not lead."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from skipway import inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from skipway.diagnostics.finding import Finding
+
+    Forward = Callable[[Any, torch.Tensor], torch.Tensor]
+    Make = Callable[[Any], object]
+
+WIDTH = 16
+BATCH = torch.randn(4, 6, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+class Mlp(nn.Module):
+    def __init__(self, activation: Callable[[torch.Tensor], torch.Tensor] = F.gelu) -> None:
+        super().__init__()
+        self.up, self.down, self.activation = nn.Linear(WIDTH, 32), nn.Linear(32, WIDTH), activation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.activation(self.up(x)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A unit whose forward is given; `make` adds what it needs."""
+
+    def __init__(self, forward: Forward, make: Make | None = None, body: Callable[[], nn.Module] = Mlp) -> None:
+        super().__init__()
+        self.norm, self.body, self.own = nn.LayerNorm(WIDTH), body(), forward
+        if make is not None:
+            make(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.own(self, x)
+
+
+def pre_norm(unit: Any, x: torch.Tensor) -> torch.Tensor:
+    return x + unit.body(unit.norm(x))  # type: ignore[no-any-return]
+
+
+def without(unit: Any, x: torch.Tensor) -> torch.Tensor:
+    return unit.body(unit.norm(x))  # type: ignore[no-any-return]
+
+
+def net(forward: Forward = pre_norm, make: Make | None = None, units: int = 6, body: Any = Mlp) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Block(forward, make, body) for _ in range(units)])
+
+
+def found(model: nn.Module, batch: Any = BATCH, **options: Any) -> dict[str, list[Finding]]:
+    torch.manual_seed(0)
+    by_rule: dict[str, list[Finding]] = {}
+    for finding in inspect(model, batch, **options).findings:
+        by_rule.setdefault(finding.rule, []).append(finding)
+    return by_rule
+
+
+def only(rule: str, *args: Any, **options: Any) -> Finding:
+    (finding,) = found(*args, **options)[rule]
+    return finding
+
+
+def scalar(name: str, value: float, shape: tuple[int, ...] = ()) -> Make:
+    return lambda unit: unit.register_parameter(name, nn.Parameter(torch.full(shape, value)))
+
+
+def buffer(value: float, shape: tuple[int, ...] = ()) -> Make:
+    return lambda unit: unit.register_buffer("scale", torch.full(shape, value), persistent=False)
+
+
+def zeroed(*layers: Callable[[Any], nn.Module]) -> Make:
+    def make(unit: Any) -> None:
+        for layer in layers:
+            for parameter in layer(unit).parameters():
+                nn.init.zeros_(parameter)
+
+    return make
+
+
+def end(unit: Any) -> nn.Module:
+    return unit.body.down  # type: ignore[no-any-return]
+
+
+# ---- dead-op
+
+
+class Reads(nn.Module):
+    """A branch whose second layer reads the block's input; the model itself adds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        F.relu(self.first(x))
+        return self.second(x)  # type: ignore[no-any-return]
+
+
+class Adds(nn.Module):
+    """Adds what its branches give; the one at `bare` is not added."""
+
+    def __init__(self, branch: Callable[[], nn.Module], bare: int = -1, units: int = 6) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.blocks, self.bare = nn.Linear(WIDTH, WIDTH), nn.ModuleList(branch() for _ in range(units)), bare
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for k, block in enumerate(self.blocks):
+            x = block(x) if k == self.bare else x + block(x)
+        return x
+
+
+def test_a_lost_result_is_found_where_the_model_itself_adds() -> None:
+    finding = only("dead-op", Adds(Reads))
+    assert finding.path == "blocks.0.first"
+    assert finding.message == "first (Linear) runs, and its result is lost ×6"
+
+
+def test_a_layer_scale_that_is_not_applied() -> None:
+    finding = only("dead-op", net(make=scalar("gamma", 1.0, (WIDTH,))))
+    assert (finding.path, finding.message) == ("1", "parameter gamma is never used ×6")
+    assert finding.evidence == {"parameters": 6, "name": "1.gamma"}
+
+
+def test_a_table_may_wait_for_an_input() -> None:
+    assert "dead-op" not in found(net(make=scalar("segments", 1.0, (2, WIDTH))))
+
+
+def discards(unit: Any, x: torch.Tensor) -> torch.Tensor:
+    y = unit.body(unit.norm(x))
+    unit.drop(y)
+    return x + y  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("part", [nn.ReLU(), nn.Dropout(0.1)], ids=["activation", "dropout"])
+def test_a_result_that_nobody_reads(part: nn.Module) -> None:
+    finding = only("dead-op", net(discards, lambda unit: unit.add_module("drop", copy.deepcopy(part))))
+    assert finding.message.startswith(f"drop ({type(part).__name__}) runs, and its result is lost")
+
+
+def test_what_works_in_place_is_not_lost() -> None:
+    def rectified(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        y = unit.body.up(unit.norm(x))
+        unit.act(y)
+        return x + unit.body.down(y)  # type: ignore[no-any-return]
+
+    assert "dead-op" not in found(net(rectified, lambda unit: unit.add_module("act", nn.ReLU(inplace=True))))
+
+
+def test_what_chance_left_out_of_one_run_is_alive() -> None:
+    def skips(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        x = pre_norm(unit, x)
+        if unit.training and random.random() < 0.5:
+            return x
+        return x + unit.second(unit.norm(x))  # type: ignore[no-any-return]
+
+    random.seed(0)
+    assert "dead-op" not in found(net(skips, lambda unit: unit.add_module("second", Mlp())))
+
+
+class Experts(nn.Module):
+    """Each token goes to one of 16 experts; those that get none do not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.router = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16)
+        self.experts = nn.ModuleList(Mlp() for _ in range(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.norm(x).reshape(-1, WIDTH)
+        weight, choice = self.router(tokens).softmax(-1).topk(1, -1)
+        out = torch.zeros_like(tokens)
+        for k, expert in enumerate(self.experts):
+            at = (choice[:, 0] == k).nonzero()[:, 0]
+            if len(at):
+                out = out.index_add(0, at, weight[at] * expert(tokens[at]))
+        return x + out.view_as(x)
+
+
+def test_experts_without_tokens_are_not_dead() -> None:
+    torch.manual_seed(0)
+    assert "dead-op" not in found(nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Experts() for _ in range(4)]))
+
+
+# ---- dead-unit
+
+
+def shut(model: nn.Sequential) -> nn.Sequential:
+    nn.init.constant_(model.get_parameter("3.body.up.bias"), -50.0)
+    return model
+
+
+def test_shut_activations_leave_a_constant() -> None:
+    finding = only("dead-unit", shut(net(units=8, body=lambda: Mlp(F.relu))))
+    assert finding.path == "3"
+    assert finding.evidence == {"units": 1, "siblings": 8, "largest_gradient": 0.0}
+
+
+def test_a_detached_branch_is_told_once() -> None:
+    model = net()
+    block = model[3]
+    assert isinstance(block, Block)
+    block.own = lambda unit, x: x + unit.body(unit.norm(x)).detach()
+    assert "no gradient comes to the branch, whose weights are to train" in only("dead-unit", model).message
+
+
+# ---- identical-init
+
+
+class Twins(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.online = net()
+        self.momentum = copy.deepcopy(self.online)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.online(x), self.momentum(x)
+
+
+def test_a_momentum_twin_starts_as_a_copy_by_design() -> None:
+    assert "identical-init" not in found(Twins())
+
+
+def test_tied_units_are_no_copies() -> None:
+    torch.manual_seed(0)
+    assert "identical-init" not in found(nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Block(pre_norm)] * 4))
+
+
+# ---- zero-init, zero-twice
+
+
+class Gains(nn.Module):
+    """A norm's gain in the middle of the branch and the weight at its end; both are zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)
+        zeroed(lambda unit: unit.last)(self)
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.last(F.relu(self.norm(self.first(x))))  # type: ignore[no-any-return]
+
+
+def test_two_zeros_in_a_row_within_the_branch() -> None:
+    torch.manual_seed(0)
+    findings = found(nn.Sequential(nn.Conv2d(3, 8, 1), *[Gains() for _ in range(4)]), torch.randn(2, 3, 6, 6))
+    (finding,) = findings["zero-twice"]
+    assert finding.severity == "error"
+    assert finding.message == "1.last.weight and 1.norm.weight are both zero: no gradient comes to the branch ×4"
+    assert "zero-init" not in findings
+
+
+def parallel(unit: Any, x: torch.Tensor) -> torch.Tensor:
+    return pre_norm(unit, x) + unit.second(unit.norm(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("profile", ["default", "fast"])
+def test_zeros_beside_each_other_are_healthy(profile: str) -> None:
+    def make(unit: Any) -> None:
+        unit.second = Mlp()
+        zeroed(end, lambda unit: unit.second.down)(unit)
+
+    findings = found(net(parallel, make), profile=profile)
+    assert "zero-twice" not in findings
+    assert findings["zero-init"][0].evidence == {"units": 6, "of": 6}
+
+
+class Attention(nn.Module):
+    """Queries and output start at zero (muP): two zeros on ways beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        zeroed(lambda unit: unit.q, lambda unit: unit.o)(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x)
+        return x + self.o(F.scaled_dot_product_attention(self.q(h), self.k(h), self.v(h)))  # type: ignore[no-any-return]
+
+
+def test_zero_queries_do_not_stop_a_zero_output() -> None:
+    torch.manual_seed(0)
+    findings = found(nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Attention() for _ in range(4)]))
+    assert "zero-twice" not in findings
+    assert "zero-init" in findings
+
+
+def weight_normed(unit: Any) -> None:
+    unit.body.down = nn.utils.parametrizations.weight_norm(unit.body.down)
+    nn.init.zeros_(unit.body.down.parametrizations.weight.original0)
+    nn.init.zeros_(unit.body.down.bias)
+
+
+def test_a_length_of_zero_is_a_zero_weight() -> None:
+    assert "zero-init" in found(net(make=weight_normed))
+
+    def both(unit: Any) -> None:
+        weight_normed(unit)
+        scalar("alpha", 0.0)(unit)
+
+    assert only("zero-twice", net(rezero, both)).severity == "error"
+
+
+def rezero(unit: Any, x: torch.Tensor) -> torch.Tensor:
+    return x + unit.alpha * unit.body(unit.norm(x))  # type: ignore[no-any-return]
+
+
+def both_zero(unit: Any) -> None:
+    scalar("alpha", 0.0)(unit)
+    zeroed(end)(unit)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        rezero,
+        lambda unit, x: torch.addcmul(x, unit.alpha, unit.body(unit.norm(x))),
+        lambda unit, x: x + unit.alpha.tanh() * unit.body(unit.norm(x)),
+    ],
+    ids=["product", "addcmul", "tanh"],
+)
+def test_zero_twice_in_other_spellings(forward: Forward) -> None:
+    assert only("zero-twice", net(forward, both_zero)).severity == "error"
+
+
+def test_zero_twice_without_a_run_is_a_warning() -> None:
+    finding = only("zero-twice", net(rezero, both_zero), profile="fast")
+    assert finding.severity == "warning"
+    assert finding.message.endswith("its gradient was not measured ×6")
+
+
+def test_a_zero_head_hides_nothing() -> None:
+    head = nn.Linear(WIDTH, 3)
+    zeroed(lambda layer: layer)(head)
+    findings = found(nn.Sequential(net(rezero, scalar("alpha", 0.0)), head))
+    assert "zero-twice" not in findings
+    assert "zero-init" in findings
+
+
+# ---- scale-buffer
+
+
+def scaled(unit: Any, x: torch.Tensor) -> torch.Tensor:
+    return x + unit.scale * unit.body(unit.norm(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("forward", "value", "shape"),
+    [
+        (scaled, 1e30, ()),
+        (scaled, float("nan"), ()),
+        (lambda unit, x: x + unit.scale.bfloat16() * unit.body(unit.norm(x)), 1.2345e30, ()),
+        (lambda unit, x: x + unit.scale.view(1, 1, -1) * unit.body(unit.norm(x)), 1e20, (WIDTH,)),
+        (lambda unit, x: x + unit.body(unit.norm(x)) / unit.scale, 1e-30, ()),
+        (lambda unit, x: torch.addcmul(x, unit.body(unit.norm(x)), unit.scale), 1e30, ()),
+        (lambda unit, x: torch.add(x, unit.body(unit.norm(x)), alpha=unit.scale.item()), 1e30, ()),
+        (lambda unit, x: unit.scale * x + unit.body(unit.norm(x)), 1e30, ()),
+        (lambda unit, x: x + unit.body.down(unit.scale * unit.body.up(unit.norm(x))), 1e30, ()),
+    ],
+    ids=["branch", "nan", "cast", "vector", "quotient", "addcmul", "number", "shortcut", "within"],
+)
+def test_garbage_in_every_spelling(forward: Forward, value: float, shape: tuple[int, ...]) -> None:
+    finding = only("scale-buffer", net(forward, buffer(value, shape)))
+    assert finding.severity == "error"
+    assert "multiplied by 1.scale" in finding.message
+
+
+def test_an_embedding_scaled_by_garbage() -> None:
+    class Embeds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.blocks = nn.Embedding(11, WIDTH), net()
+            self.normalizer = nn.Buffer(torch.tensor(3e25), persistent=False)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.blocks(self.embed(ids) * self.normalizer)  # type: ignore[no-any-return]
+
+    assert "normalizer" in only("scale-buffer", Embeds(), torch.randint(0, 11, (2, 5))).message
+
+
+@pytest.mark.parametrize("options", [{"profile": "fast"}, {"structure_only": True}], ids=["fast", "structure"])
+def test_without_a_look_garbage_is_a_warning(options: dict[str, Any]) -> None:
+    finding = only("scale-buffer", net(scaled, buffer(1e30)), **options)
+    assert finding.severity == "warning"
+    assert finding.message.endswith("(read of the buffer, not of a run)")
+
+
+def test_a_zero_buffer_is_a_warning() -> None:
+    finding = only("scale-buffer", net(scaled, buffer(0.0)))
+    assert finding.severity == "warning"
+    assert finding.message.endswith("what it scales is shut")
+
+
+def test_the_gravest_value_is_told_first() -> None:
+    model = net(scaled, buffer(0.0))
+    model.get_buffer("4.scale").fill_(1e30)
+    finding = only("scale-buffer", model)
+    assert (finding.severity, finding.path) == ("error", "4")
+
+
+def test_sound_buffers_cost_no_run() -> None:
+    assert "look" not in inspect(net(scaled, buffer(0.5)), BATCH).runs
+
+
+@pytest.mark.parametrize("profile", ["default", "fast"])
+def test_numbers_that_mask_are_no_scales(profile: str) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.norm, self.q = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.masked = nn.Buffer(torch.tensor(-1e9))
+            self.causal = nn.Buffer(torch.full((6, 6), float("-inf")).triu(1))
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            q = self.q(self.norm(x))
+            scores = q @ q.transpose(-1, -2) + (1 - mask[:, None]) * self.masked + self.causal
+            return x + scores.softmax(-1) @ q  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    assert "scale-buffer" not in found(Masked(), (BATCH, torch.ones(4, 6)), profile=profile)
+
+
+# ---- decay-on-gates
+
+
+class Rms(nn.Module):
+    """A norm written by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def decayed(model: nn.Module) -> Finding:
+    return only("decay-on-gates", model, optimizer=torch.optim.AdamW(model.parameters(), weight_decay=0.1))
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda unit, x: torch.lerp(x, unit.body(unit.norm(x)), unit.alpha),
+        lambda unit, x: x + unit.alpha.tanh() * unit.body(unit.norm(x)),
+        lambda unit, x: unit.alpha * x + unit.body(unit.norm(x)),
+        lambda unit, x: x + unit.body.down(unit.alpha * unit.body.up(unit.norm(x))),
+    ],
+    ids=["lerp", "tanh", "shortcut", "within"],
+)
+def test_scales_wherever_they_stand(forward: Forward) -> None:
+    finding = decayed(net(forward, scalar("alpha", 0.5)))
+    assert finding.evidence == {"scales": 6, "norm_parameters": 12, "weight_decay": 0.1}
+
+
+def test_gains_of_norms_by_hand() -> None:
+    finding = decayed(net(make=lambda unit: unit.add_module("norm", Rms())))
+    assert finding.evidence == {"scales": 0, "norm_parameters": 6, "weight_decay": 0.1}
+
+
+def test_scales_of_many_dimensions_are_chosen_by_name() -> None:
+    class Conv(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(8, 8, 3, padding=1)
+            self.layer_scale = nn.Parameter(torch.full((8, 1, 1), 1e-6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.layer_scale * self.conv(x)  # type: ignore[no-any-return]
+
+    model = nn.Sequential(*[Conv() for _ in range(4)])
+    small = [p for p in model.parameters() if p.dim() < 2]
+    large = [p for p in model.parameters() if p.dim() > 1]
+    groups: list[dict[str, Any]] = [{"params": large}, {"params": small, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.1)
+    finding = only("decay-on-gates", model, torch.randn(2, 8, 6, 6), optimizer=optimizer)
+    assert finding.evidence["scales"] == 4
+    assert "n.endswith('layer_scale')" in finding.fix
+
+
+def test_without_an_optimizer_it_is_told() -> None:
+    assert "not looked at without the optimizer: decay-on-gates" in inspect(net(), BATCH).notes
+
+
+# ---- branch-scale
+
+
+def he(unit: Any) -> None:
+    del unit.norm
+    nn.init.kaiming_normal_(unit.body.up.weight)
+    nn.init.kaiming_normal_(unit.body.down.weight)
+
+
+def with_gain(unit: Any) -> None:
+    he(unit)
+    scalar("gain", 1.0, (WIDTH,))(unit)
+
+
+@pytest.mark.parametrize(
+    ("forward", "make"),
+    [(lambda unit, x: x + unit.body(x).mul(1.0), he), (lambda unit, x: x + unit.gain * unit.body(x), with_gain)],
+    ids=["number", "layer scale"],
+)
+def test_a_scale_of_one_holds_nothing(forward: Forward, make: Make) -> None:
+    finding = only("branch-scale", net(forward, make, 24))
+    assert float(finding.evidence["growth"]) > 1e3
+
+
+def test_growth_beyond_the_number_format() -> None:
+    finding = only("branch-scale", net(lambda unit, x: x + 2 * unit.body(x), he, 130))
+    assert "it is beyond its number format" in finding.message
+
+
+# ---- missing-shortcut
+
+
+def test_views_behind_a_branch_leave_it_a_branch() -> None:
+    class Windows(nn.Module):
+        def __init__(self, *, padded: bool) -> None:
+            super().__init__()
+            self.mlp, self.padded = Mlp(), padded
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not self.padded:
+                return x + self.mlp(x)  # type: ignore[no-any-return]
+            return x + torch.flip(self.mlp(torch.flip(x, (1,))), (1,))[:, :6].transpose(1, 2).clone().transpose(1, 2)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Windows(padded=k == 0) for k in range(6)])
+    assert "missing-shortcut" not in found(model)
+
+
+def test_one_of_two_shortcuts_in_a_block() -> None:
+    class Layer(nn.Module):
+        def __init__(self, *, whole: bool) -> None:
+            super().__init__()
+            self.norm, self.a, self.b, self.whole = nn.LayerNorm(WIDTH), Mlp(), Mlp(), whole
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x + self.a(self.norm(x))
+            y = self.b(self.norm(x))
+            return x + y if self.whole else y  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Layer(whole=k != 3) for k in range(6)])
+    finding = only("missing-shortcut", model)
+    assert finding.path == "4"
+    assert finding.message == (
+        "this Layer lacks one of 2 shortcuts, unlike 5 others of its kind; what 4.b gives is not added to anything"
+    )
+
+
+def test_a_branch_that_its_caller_does_not_add() -> None:
+    finding = only("missing-shortcut", Adds(Mlp, bare=5, units=8))
+    assert finding.path == "blocks.5"
+    assert "missing-shortcut" not in found(Adds(Mlp, units=8))
+
+
+def test_two_that_lack_theirs_are_one_finding() -> None:
+    model = net(units=8)
+    for block in (model[3], model[6]):
+        assert isinstance(block, Block)
+        block.own = without
+    assert only("missing-shortcut", model).message.endswith("unlike 6 others of its kind ×2: 3, 6")
+
+
+def test_the_decay_of_a_deep_stack_is_told_per_layer() -> None:
+    torch.manual_seed(0)
+    finding = only("missing-shortcut", nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Sigmoid())] * 40))
+    assert 0.05 < float(finding.evidence["decay_per_layer"]) < 0.5
