@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -240,6 +242,49 @@ def test_tied_units_are_no_copies() -> None:
     assert "identical-init" not in found(nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Block(pre_norm)] * 4))
 
 
+# ---- init-scale-missing
+
+
+def drawn(size: Callable[[int, str], float], config: object = None, units: int = 12) -> nn.Sequential:
+    """A net whose matrices have the standard deviations given by unit and name, in another module."""
+    model = net(units=units)
+    for k in range(units):
+        for name in ("up", "down"):
+            nn.init.normal_(model.get_parameter(f"{k + 1}.body.{name}.weight"), std=size(k, name))
+    model.config = config  # type: ignore[assignment]  # what transformers keeps there
+    return nn.Sequential(model)
+
+
+@pytest.mark.parametrize("unscaled", [1, 4, 11])
+def test_unscaled_ends_among_scaled_ones(unscaled: int) -> None:
+    finding = only(
+        "init-scale-missing", drawn(lambda k, name: 0.02 if name == "up" or k < unscaled else 0.02 / 12**0.5)
+    )
+    assert finding.evidence["unscaled"] == unscaled
+    assert finding.path == "0.1.body.down"
+
+
+def test_the_wrong_matrix_scaled() -> None:
+    finding = only("init-scale-missing", drawn(lambda _, name: 0.02 if name == "down" else 0.02 / 12**0.5))
+    assert finding.path == "0.1.body.up"
+
+
+GPT2 = SimpleNamespace(model_type="gpt2", initializer_range=0.02)
+
+
+def test_a_gpt2_inside_another_module() -> None:
+    assert only("init-scale-missing", drawn(lambda *_: 0.02, GPT2)).evidence["unscaled"] == 12
+    assert "init-scale-missing" not in found(drawn(lambda *_: 0.02))
+    assert "init-scale-missing" not in found(drawn(lambda *_: 0.05, GPT2)), "no longer as it starts"
+
+
+@pytest.mark.parametrize("config", [None, GPT2], ids=["plain", "gpt2"])
+@pytest.mark.parametrize("seed", range(4))
+def test_trained_sizes_are_left_alone(config: object, seed: int) -> None:
+    chance = random.Random(seed)
+    assert "init-scale-missing" not in found(drawn(lambda *_: 0.02 * math.exp(chance.gauss(0, 0.5)), config))
+
+
 # ---- zero-init, zero-twice
 
 
@@ -379,6 +424,15 @@ def test_garbage_in_every_spelling(forward: Forward, value: float, shape: tuple[
     finding = only("scale-buffer", net(forward, buffer(value, shape)))
     assert finding.severity == "error"
     assert "multiplied by 1.scale" in finding.message
+
+
+def test_garbage_of_another_module_is_known_by_its_value() -> None:
+    def make(unit: Any) -> None:
+        unit.holder = nn.Module()
+        buffer(1.2345e30)(unit.holder)
+
+    finding = only("scale-buffer", net(lambda unit, x: x + unit.holder.scale.bfloat16() * unit.body(x), make))
+    assert "multiplied by 1.holder.scale" in finding.message
 
 
 def test_an_embedding_scaled_by_garbage() -> None:

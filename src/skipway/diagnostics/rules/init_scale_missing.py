@@ -13,7 +13,7 @@ from skipway.diagnostics.rules._stream import Member, repeated, stream
 from skipway.units.weights import branch_end, branch_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -23,6 +23,7 @@ __all__ = ["init_scale_missing"]
 
 _FEWEST: Final = 4
 _CLOSE: Final = 0.12  # of a logarithm: the spread of the standard deviation of 100 random numbers
+_DRAWN: Final = 0.9  # of the units have one of the sizes that an initialisation gives; trained ones have any
 _SMALLEST_MATRIX: Final = 100
 _UNIT: Final = "return x + self.branch(self.norm(x))"
 _SCALED: Final = (
@@ -32,13 +33,14 @@ _SCALED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Standard deviations of a unit's matrices: of its last one over the rest, and of the smallest of the rest."""
+    """Standard deviations of a unit's matrices: of its last one over the rest, of the smallest of the rest, of all."""
 
     member: Member
     end: str
     end_over_rest: float
     inner: str
     inner_over_rest: float
+    common: float
 
 
 @rule(
@@ -48,7 +50,7 @@ class _Spread:
     explanation="Some branches end in a matrix whose standard deviation is 1/√L of the other matrices' (L residual"
     " units: GPT-2), and others, as long, end in one of full size; or the scaled matrix is not the last one of its"
     " branch; or the model's configuration is that of GPT-2 and none is scaled. A net none of whose matrices is scaled"
-    " (BERT, LLaMA) intends it so.",
+    " (BERT, LLaMA) intends it so, and one whose units have sizes of all kinds is trained.",
     fix="initialise the last weight of every branch, and no other, with std = 0.02 / sqrt(L), L residual units"
     " (two a layer)",
     source="Radford et al. 2019 (GPT-2); huggingface/transformers #47458; karpathy/llama2.c #579",
@@ -71,6 +73,8 @@ def init_scale_missing(evidence: Evidence) -> Iterator[Finding]:
         s for s in spreads
         if _near(s.end_over_rest, 1 / expected) or (s in full and _near(s.inner_over_rest, expected))
     ]  # fmt: skip
+    if sum(s in scaled or s in full or s in wrong for s in spreads) < _DRAWN * len(spreads):
+        return  # sizes of all kinds: trained weights
     rule_ = RULES["init-scale-missing"]
     numbers: dict[str, float | int | str] = {"units": units, "expected_ratio": expected, "scaled": len(scaled)}
     if len(wrong) > len(spreads) / 4:
@@ -87,7 +91,7 @@ def init_scale_missing(evidence: Evidence) -> Iterator[Finding]:
             f" siblings{repeated([s.member for s in full])}",
             numbers | {"ratio": full[0].end_over_rest, "unscaled": len(full)},
         )
-    elif not scaled and full and _is_gpt2(evidence):
+    elif not scaled and len(full) >= _DRAWN * len(spreads) and _is_gpt2(evidence, full):
         yield rule_.finding(
             full[0].end.rpartition(".")[0],
             f"the configuration is GPT-2's, and {full[0].end} starts at full size{repeated([s.member for s in full])}",
@@ -115,7 +119,9 @@ def _spread(member: Member, named: Mapping[str, nn.Parameter], evidence: Evidenc
     )
     if odd > 1 or ((_near(by_inputs, 1.0) or _near(by_outputs, 1.0)) and not _near(sizes[end], common)):
         return None
-    return _Spread(member, end, sizes[end] / common, inner, sizes[inner] / statistics.median([*others, sizes[end]]))
+    return _Spread(
+        member, end, sizes[end] / common, inner, sizes[inner] / statistics.median([*others, sizes[end]]), common
+    )
 
 
 def _inputs(weight: nn.Parameter) -> int:
@@ -137,6 +143,11 @@ def _near(ratio: float, expected: float) -> bool:
     return abs(math.log(ratio / expected)) < _CLOSE
 
 
-def _is_gpt2(evidence: Evidence) -> bool:
-    configs = (getattr(m, "config", None) for m in evidence.model.modules())
-    return any(getattr(c, "model_type", None) == "gpt2" for c in configs)
+def _is_gpt2(evidence: Evidence, full: Sequence[_Spread]) -> bool:
+    """Whether a configuration in the model is GPT-2's, and the matrices are as large as it says they start."""
+    for module in evidence.model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "model_type", None) == "gpt2":
+            start = getattr(config, "initializer_range", None)
+            return start is None or (start > 0 and _near(statistics.median([s.common for s in full]) / start, 1.0))
+    return False
