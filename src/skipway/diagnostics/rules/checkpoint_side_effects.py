@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from torch import nn
+
+from skipway.diagnostics.measure import projection_loss
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from skipway.diagnostics.finding import Finding
 
@@ -49,15 +52,17 @@ batch = torch.randn(4, 3, 8, 8)
 def checkpoint_side_effects(evidence: Evidence) -> Iterator[Finding]:
     """Fire for norms that counted in backward, and for outputs without a graph that an input with one would have."""
     known = RULES["checkpoint-side-effects"]
-    if evidence.recounted:
-        first, times = next(iter(evidence.recounted.items()))
+    reentrant = "checkpoint" in evidence.backward_error.lower()  # it refuses the backward run of the measurement
+    recounted: Mapping[str, int] = _recounted(evidence) if reentrant else evidence.recounted
+    if recounted:
+        first, times = next(iter(recounted.items()))
         yield known.finding(
             first,
             f"BatchNorm counts a batch {times + 1} times: once more in backward"
-            + (f" \N{MULTIPLICATION SIGN}{len(evidence.recounted)}" if len(evidence.recounted) > 1 else ""),
-            {"norms": len(evidence.recounted), "counts": times + 1},
+            + (f" \N{MULTIPLICATION SIGN}{len(recounted)}" if len(recounted) > 1 else ""),
+            {"norms": len(recounted), "counts": times + 1},
         )
-    names = _gained(evidence) if evidence.detached or evidence.constant else []
+    names = _gained(evidence) if evidence.detached or evidence.constant or reentrant else []
     if names:
         yield known.finding(
             names[0].rpartition(".")[0],
@@ -77,3 +82,27 @@ def _gained(evidence: Evidence) -> list[str]:
     except Exception:  # noqa: BLE001  # what fails with gradients shows nothing
         return []
     return [n for n, gradient in given.items() if gradient is not None and without.get(n) is None]
+
+
+def _recounted(evidence: Evidence) -> dict[str, int]:
+    """Norms that count in a plain ``backward``, and how often."""
+    if evidence.lab is None:
+        return {}
+    norms = {
+        name: m.num_batches_tracked
+        for name, m in evidence.model.named_modules()
+        if isinstance(m, nn.modules.batchnorm._NormBase) and m.num_batches_tracked is not None  # noqa: SLF001  # their base
+    }
+
+    def moved(output: object) -> list[int]:
+        before = [int(count) for count in norms.values()]
+        projection_loss(output).backward()
+        return [now - then for now, then in zip(map(int, norms.values()), before, strict=True)]
+
+    if not norms:
+        return {}
+    try:
+        times = evidence.lab.with_gradients("checkpoint-side-effects", moved)
+    except Exception:  # noqa: BLE001  # what fails with gradients shows nothing
+        return {}
+    return {name: n for name, n in zip(norms, times, strict=True) if n}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from skipway.diagnostics.look import Want
+from skipway.diagnostics.rules._branch_end import branch_end
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.diagnostics.rules._stream import Member, repeated, stream
 from skipway.trace import ops
+from skipway.trace.graph import PARAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["bf16_swamping", "fp16_headroom", "stream_dtype"]
 
 _HEADROOM: Final = 4.0  # a factor that one more outlier, or one step of training, easily takes
-_LOST: Final = 0.25
+_LOST: Final = 0.5  # at one unit
+_LOST_OFTEN: Final = 0.25  # at half of the units
+_JUST_BEGUN: Final = 1e-2  # a learned factor below it is meant to grow: LayerScale starts at 1e-6 to 1e-4
 _UNIT: Final = "return x + self.branch(self.norm(x))"
 _HALF: Final = (torch.float16, torch.bfloat16)
 
@@ -61,7 +66,7 @@ def fp16_headroom(evidence: Evidence) -> Iterator[Finding]:
         places += [(tail.output, "the branch") for tail in described.tails]
         peaks = [(p, what) for i, what in places if (p := evidence.seen.get((i, "peak"))) is not None]
         peak, what = max(peaks, default=(0.0, ""))
-        if peak * _HEADROOM < limit:
+        if not peak * _HEADROOM >= limit or (math.isinf(peak) and not _overflows(evidence)):
             continue
         yield RULES["fp16-headroom"].finding(
             unit.path,
@@ -69,6 +74,12 @@ def fp16_headroom(evidence: Evidence) -> Iterator[Finding]:
             {"peak": peak, "limit": limit, "peak_over_limit": peak / limit},
         )
         return
+
+
+def _overflows(evidence: Evidence) -> bool:
+    """Whether what is infinite grew too large: a division by 0 makes it in any format."""
+    made = evidence.first_non_finite.get("operation", "")
+    return made in (ops.WORKING | ops.BATCHED_MATMUL | ops.ADD | ops.NORM | {"mul", "to_copy", "pow", "square", "sum"})
 
 
 def _lost(node: int, position: int) -> Want:
@@ -86,8 +97,20 @@ def _updates(evidence: Evidence) -> Iterator[Want]:
         candidate = member.described.candidate
         node, position = nodes[candidate.join], candidate.shortcut.position
         plain = node.op in ops.ADD and not node.attrs.get("fused") and len(node.inputs) == 2
+        if _just_begun(member, evidence):
+            continue
         if plain and node.dtype in _HALF and candidate.shortcut.add == node.id and node.attrs.get("alpha", 1) == 1:
             yield _lost(node.id, position)
+
+
+def _just_begun(member: Member, evidence: Evidence) -> bool:
+    """Whether a learned factor at the branch's end is still as small as it starts."""
+    nodes = evidence.graph.nodes
+    factor = 1.0
+    for node, _ in branch_end(member.described, evidence.graph):
+        if node.op in ops.MULTIPLY and any(nodes[j].taint & PARAM for j in node.inputs if not nodes[j].data):
+            factor *= float(node.attrs.get("size", 1.0))
+    return factor < _JUST_BEGUN
 
 
 @rule(
@@ -96,7 +119,8 @@ def _updates(evidence: Evidence) -> Iterator[Want]:
     summary="The stream is so large beside its branches that their updates are rounded away.",
     explanation="Where a branch's value is smaller than half a unit in the last place of the stream's (1/512 of it in"
     " bfloat16), the sum is the stream itself: the unit has done nothing there. Measured at each addition of a stream"
-    " in 16 bits, over all entries where the branch is not zero; told from a quarter of them on.",
+    " in 16 bits, over all entries where the branch is not zero; told where half of them are lost, or a quarter at half"
+    " of the units. Branches behind a learned factor that is still small (LayerScale as it starts) are left out.",
     fix="keep the stream in float32: let only the branches run in 16 bits, x = x + branch(x.bfloat16()).float()",
     source="rounding to nearest of 8 significant bits (IEEE 754 arithmetic)",
     faulty=program(TOKENS, unit="return x + 1e-3 * self.branch(self.norm(x))", depth=4).replace(
@@ -111,8 +135,8 @@ def bf16_swamping(evidence: Evidence) -> Iterator[Finding]:
     """Fire for units most of whose update never reaches the stream."""
     shares = [(m, evidence.seen.get((m.described.candidate.join, "lost"))) for m in stream(evidence)]
     known = [(m, s) for m, s in shares if s is not None]
-    swamped = [(m, s) for m, s in known if s >= _LOST]
-    if not swamped:
+    swamped = [(m, s) for m, s in known if s >= _LOST_OFTEN]
+    if not any(s >= _LOST for _, s in swamped) and 2 * len(swamped) < max(len(known), 1):
         return
     first, share = swamped[0]
     worst = max(s for _, s in swamped)
@@ -124,12 +148,22 @@ def bf16_swamping(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
+def _autocast_does(evidence: Evidence, before: int, behind: int, old: torch.dtype, new: torch.dtype) -> bool:
+    """Whether autocast changes the format by itself: it widens at sums and norms, and layers give 16 bits."""
+    links = evidence.found.links
+    weights = any(links.nodes[i].op in ops.WORKING for i in links.region(before, behind))
+    within = any(m.described.candidate.x == before and m.described.end == behind for m in stream(evidence))
+    return torch.finfo(new).bits > torch.finfo(old).bits or (weights and not within)
+
+
 @rule(
     "stream-dtype",
     severity="warning",
     summary="The number format of the stream changes along the way.",
     explanation="Behind one unit the stream is float32, behind the next 16 bits wide (or the other way round):"
-    " precision is lost at one place and memory spent at another. One cast behind the last unit is usual.",
+    " precision is lost at one place and memory spent at another. One cast behind the last unit is usual. Under"
+    " autocast layers give 16 bits and sums with float32 give float32: there only a stream that is narrowed on its way"
+    " is told.",
     fix="cast once before the first unit, and let every unit give the format that it takes: x + branch(x).to(x.dtype)",
     source="NVIDIA/Megatron-LM PR 3504",
     faulty=program(
@@ -147,12 +181,16 @@ def stream_dtype(evidence: Evidence) -> Iterator[Finding]:
     """Fire where two units of the main stream in a row differ in dtype."""
     nodes = evidence.graph.nodes
     places = [
-        (member, nodes[i].dtype)
+        (member, i, nodes[i].dtype)
         for member in stream(evidence)
         for i in (member.described.candidate.x, member.described.end)
     ]
-    known = [(m, d) for m, d in places if d is not None and d.is_floating_point][1:]  # the input may be cast
-    changes = [(a, b) for a, b in itertools.pairwise(known) if a[1] != b[1]]
+    known = [(m, i, d) for m, i, d in places if d is not None and d.is_floating_point][1:]  # the input may be cast
+    changes = [
+        ((a, old), (b, new))
+        for (a, i, old), (b, j, new) in itertools.pairwise(known)
+        if old != new and not (evidence.autocast is not None and _autocast_does(evidence, i, j, old, new))
+    ]
     if not changes:
         return
     (before, old), (behind, new) = ((m, str(d).removeprefix("torch.")) for m, d in changes[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,8 +51,8 @@ batch = torch.randn(4, 16)
     severity="error",
     summary="inverse(forward(x)) is not x: gradients that rest on the inverse are wrong.",
     explanation="A module with a method `inverse` is run on the values that it meets in the model, in the model's mode,"
-    " and inverted at once. Dropout draws another mask the second time, BatchNorm has other statistics, and what is"
-    " rounded away does not come back.",
+    " and inverted at once. Dropout draws another mask the second time, a norm whose statistics moved normalises"
+    " otherwise, and what is rounded away does not come back.",
     fix="take dropout and BatchNorm out of the block, or save and restore the random state around the second run",
     source="silvandeleemput/memcnn #12; Gomez et al. 2017, arXiv 1707.04585",
     faulty=_PROGRAM.replace("RATE", "0.2"),
@@ -91,9 +92,23 @@ def _inverted(modules: dict[str, nn.Module], missed: dict[str, tuple[float, floa
             handle.remove()
 
 
+def _back(module: nn.Module, output: Any) -> Any:
+    """What the inverse makes of an output: of all its parts if it takes as many, else of the first.
+
+    The blocks of a flow give the logarithm of their volume beside their output.
+    """
+    inverse: Any = module.inverse
+    parts = output if isinstance(output, tuple) else (output,)
+    try:
+        inspect.signature(inverse).bind(*parts)
+    except TypeError:
+        parts = parts[:1]
+    return inverse(*parts)
+
+
 def _hook(path: str, missed: dict[str, tuple[float, float]]) -> Any:
     def compare(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        back = module.inverse(*output) if isinstance(output, tuple) else module.inverse(output)  # type: ignore[operator]  # a method, as asked above
+        back = _back(module, output)
         for x, again in zip(tensors_of(inputs), tensors_of(back), strict=False):
             if x.shape != again.shape or not x.is_floating_point() or not x.numel():
                 continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.look import Want
+from skipway.diagnostics.rules._branch_end import branch_end
 from skipway.diagnostics.rules._chance import draws_for_python
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
@@ -249,18 +250,12 @@ def _end(unit: Described, found: Found) -> _End:
     graph, term = found.links.graph, unit.candidate.branches[0]
     end = _End(graph, term.add, join_factor(graph.nodes[term.add], term.position))
     drawn: set[int] = set()
-    i = term.node
-    while True:
-        node = graph.nodes[i]
-        data = [j for j in node.inputs if graph.nodes[j].data and graph.nodes[j].floating]
-        if len(data) != 1 or not (node.op in ops.VIEW or node.op in ops.MULTIPLY or node.op in ops.DROPOUT):
-            break
-        if found.routes.dropped(node) is not None:
-            if found.routes.dropped(node):
-                end.dropout.append(i)
-        elif node.op in ops.MULTIPLY:
-            _multiplied(end, node, data[0], drawn)
-        i = data[0]
+    for node, data in branch_end(unit, graph):
+        dropped = found.routes.dropped(node)
+        if dropped:
+            end.dropout.append(node.id)
+        elif dropped is None and node.op in ops.MULTIPLY:
+            _multiplied(end, node, data, drawn)
     if drawn:
         end.entries = max(math.prod(graph.nodes[j].shape) for j in drawn)
     return end
