@@ -199,7 +199,8 @@ def _prepared(
     modes = [(module, module.training) for module in model.modules()]
     with preserved(model, parameters=keep_parameters), eager(), Unfused(), ExitStack() as stack:
         # Scripted modules keep their mode where a snapshot does not reach.
-        stack.callback(lambda: [setattr(module, "training", training) for module, training in modes])
+        for module, training in modes:
+            stack.callback(setattr, module, "training", training)
         if mode is not None:
             model.train(mode == "train")
         for module in model.modules() if batch_statistics else ():
