@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -85,7 +87,7 @@ def run_inspect(request: Request) -> int:
         with as_usage("--loss"):
             loss = loss_by_name(request.loss)
         # The same command gives the same report: initial weights and dropout masks are drawn from here.
-        torch.manual_seed(0)
+        _seed()
         loaded = load_model(request.model, weights=request.weights)
         batch = _batch(request, loaded)
         device, dtype = _device(request), getattr(torch, request.dtype) if request.dtype else None
@@ -108,6 +110,13 @@ def run_inspect(request: Request) -> int:
             print("interrupted; the model is as it was before", file=sys.stderr)
             return INTERRUPTED
     return _report(inspection, request, proofs, known)
+
+
+def _seed() -> None:
+    """Start every global generator that a model may draw from."""
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  # the global generator, which the model may draw from
 
 
 def _with_paths(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.rules._chance import SEEDS, chance
+from skipway.diagnostics.rules._chance import SEEDS, Chance, chance
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def ddp_unsafe_skip(evidence: Evidence) -> Iterator[Finding]:
         return
     first = found.parameters[0]
     yield RULES["ddp-unsafe-skip"].finding(
-        first.rpartition(".")[0],
+        _where(evidence, found) or first.rpartition(".")[0],
         f"{len(found.parameters)} parameters are left out of some runs, {first} the first of them",
         {"parameters": len(found.parameters), "modules": len(found.varying or ()), "runs": SEEDS},
     )
@@ -92,9 +92,19 @@ def compile_unsafe_skip(evidence: Evidence) -> Iterator[Finding]:
     outside = [s for s in found.sources if s != "torch"]
     if not outside and not found.varying:
         return
-    where = (found.varying or ("",))[0]
+    where = _where(evidence, found)
     drawn = "Python's flow follows random numbers" if not outside else f"forward draws random numbers from {outside[0]}"
     also = f"; {len(found.varying)} modules run in some runs and not in others" if found.varying else ""
     yield RULES["compile-unsafe-skip"].finding(
         where, drawn + also, {"generators": ", ".join(found.sources), "varying_modules": len(found.varying or ())}
     )
+
+
+def _where(evidence: Evidence, found: Chance) -> str:
+    """The block that chooses what runs: around the first module that is left out, if that is one which always runs."""
+    if not found.varying:
+        return ""
+    first = found.varying[0]
+    around = first.rpartition(".")[0]
+    called = {call.path for call in evidence.graph.calls}
+    return around if around in called - set(found.varying) - {""} else first
