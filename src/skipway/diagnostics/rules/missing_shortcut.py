@@ -82,12 +82,13 @@ class _Odd:
     equals: int
     usual: int
     fewest: int
+    one_caller: bool
 
 
 def _odd_ones_out(evidence: Evidence) -> Iterator[Finding]:
     graph = evidence.graph
     held = Counter(call for scope in evidence.scopes for call in scope)
-    possible, branches = _possible(evidence), _branches(evidence)
+    possible, added, partly = _possible(evidence), _added(evidence), _in_branches(evidence)
     work = _work(graph)
     inside: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     around: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
@@ -95,12 +96,14 @@ def _odd_ones_out(evidence: Evidence) -> Iterator[Finding]:
         if call.input_shape and call.input_shape == call.output_shape and work[call.id] > 1:
             inside[call.cls, work[call.id]].append(call.id)
             around[call.cls, work[call.id], _NUMBER.sub(".*", f".{call.path}")].append(call.id)
-    blocks = [o for calls in inside.values() if (o := _odd(calls, held, possible)) is not None]
+    blocks = [o for calls in inside.values() if (o := _odd(calls, held, possible, graph)) is not None]
     lacking = {c for o in blocks for c in o.calls}
     outer = {c for call in lacking for c in graph.chain(graph.calls[call].parent)}
     # The caller adds: what has no shortcut inside either is the odd one out.
     bare = [
-        o for calls in around.values() if not any(possible[c] for c in calls) and (o := _odd(calls, branches, branches))
+        o
+        for calls in around.values()
+        if not any(possible[c] for c in calls) and (o := _odd(calls, added, partly, graph))
     ]
     unadded = [c for o in bare for c in o.calls]
     for odd in blocks:
@@ -110,7 +113,7 @@ def _odd_ones_out(evidence: Evidence) -> Iterator[Finding]:
             yield _finding([graph.calls[c].path for c in calls], graph.calls[calls[0]].cls, odd, within)
     for odd in bare:
         calls = [c for c in odd.calls if not lacking.intersection(graph.chain(c))]
-        if calls:
+        if calls and odd.one_caller:
             yield _finding([graph.calls[c].path for c in calls], graph.calls[calls[0]].cls, odd)
 
 
@@ -126,13 +129,15 @@ def _finding(paths: Sequence[str], cls: str, odd: _Odd, within: str = "") -> Fin
     )
 
 
-def _odd(calls: Sequence[int], counts: Mapping[int, int], possible: Mapping[int, int]) -> _Odd | None:
+def _odd(calls: Sequence[int], counts: Mapping[int, int], possible: Mapping[int, int], graph: Graph) -> _Odd | None:
     """The few of many equal calls that have fewer shortcuts than the others, even if all that are possible count."""
     usual, share = Counter(counts[c] for c in calls).most_common(1)[0]
     lacking = tuple(c for c in calls if max(counts[c], possible[c]) < usual)
     if len(calls) < _FEWEST_EQUALS or not lacking or share < _SHARE_WITH_SHORTCUT * len(calls):
         return None
-    return _Odd(lacking, len(calls), usual, min(counts[c] for c in lacking))
+    return _Odd(
+        lacking, len(calls), usual, min(counts[c] for c in lacking), len({graph.calls[c].parent for c in calls}) == 1
+    )
 
 
 def _possible(evidence: Evidence) -> Counter[int]:
@@ -142,8 +147,20 @@ def _possible(evidence: Evidence) -> Counter[int]:
     return Counter(call for join in joins for call in graph.chain(join))
 
 
-def _branches(evidence: Evidence) -> Counter[int]:
-    """Which calls take part in a branch that their caller adds: views and paddings may stand behind them."""
+def _added(evidence: Evidence) -> Counter[int]:
+    """Which calls give what their caller adds to the stream."""
+    graph, links = evidence.graph, evidence.found.links
+    found: set[int] = set()
+    for unit in evidence.described:
+        around = set(graph.chain(graph.nodes[unit.candidate.join].call))
+        for tail in unit.tails:
+            end = graph.nodes[links.strip(tail.output)].call
+            found.update(c for c in graph.chain(end) if c not in around)
+    return Counter(found)
+
+
+def _in_branches(evidence: Evidence) -> Counter[int]:
+    """Which calls take part in a branch of which they need not be the end: paddings may stand behind them."""
     graph = evidence.graph
     found: set[int] = set()
     for candidate in evidence.found.candidates:
