@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
-from skipway.trace.graph import Graph, Place
-from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
+from skipway.trace.placed import PlacedMode
 from skipway.trace.preserve import preserved
 from skipway.trace.unfused import Unfused
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from skipway.trace.graph import Graph, Place
 
 __all__ = ["Reduce", "Want", "look"]
 
@@ -42,28 +43,22 @@ class Want:
     reduce: Reduce
 
 
-class _Look(DispatchMode):
+class _Look(PlacedMode):
     def __init__(self, graph: Graph, wants: Sequence[Want], stack: ModuleStack) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
-        self._nodes, self._stack = graph.nodes, stack
+        super().__init__(stack)
+        self._nodes = graph.nodes
         self._plan: defaultdict[Place, list[Want]] = defaultdict(list)
         for want in wants:
             node = graph.nodes[want.node]
             if node.source:
                 self._plan[graph.place(node)].append(want)
-        self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
         self.seen: dict[tuple[int, str], torch.Tensor | float] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        op = operation(func).op
-        top = self._stack.top
-        ordinal = self._ordinals[top, op]
-        self._ordinals[top, op] = ordinal + 1
-        call = self._stack.calls[top]
-        planned = self._plan.get(Place(call.path, call.number, op, ordinal))
+        planned = self._plan.get(self.place(func))
         if planned is None:
             return func(*args, **kwargs)
         operands = flat_tensors(args, kwargs)

@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
-from skipway.trace.graph import Node, Place
-from skipway.trace.mode import DispatchMode
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.ops import ADDS_MATMUL, ADDS_PRODUCT, VIEW
+from skipway.trace.placed import PlacedMode
 from skipway.trace.preserve import preserved
 from skipway.trace.unfused import Unfused
 from skipway.units.prediction import BOUND_EPS, Proof, Watched, is_fused_part
@@ -28,6 +27,7 @@ from skipway.units.prediction import BOUND_EPS, Proof, Watched, is_fused_part
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from skipway.trace.graph import Node, Place
     from skipway.units.describe import Described, Tail
     from skipway.units.links import Links
 
@@ -105,14 +105,12 @@ def _run(
     return [unit.proof for unit in watched]
 
 
-class _Replacement(DispatchMode):
+class _Replacement(PlacedMode):
     """Replaces branch outputs and computes predictions as the model runs."""
 
     def __init__(self, watched: list[Watched], links: Links, stack: ModuleStack) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in PyTorch
+        super().__init__(stack)
         self.watched, self.nodes, self.graph = watched, links.nodes, links.graph
-        self._stack = stack
-        self._ordinals: defaultdict[tuple[int, str], int] = defaultdict(int)
         self._plan: defaultdict[Place, list[int]] = defaultdict(list)
         self._roles: defaultdict[int, list[tuple[str, Watched, Tail | None]]] = defaultdict(list)
         self._readers: defaultdict[Place, list[tuple[int, int, Watched]]] = defaultdict(list)
@@ -159,12 +157,7 @@ class _Replacement(DispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        op = operation(func).op
-        top = self._stack.top
-        ordinal = self._ordinals[top, op]
-        self._ordinals[top, op] = ordinal + 1
-        call = self._stack.calls[top]
-        place = Place(call.path, call.number, op, ordinal)
+        place = self.place(func)
         for node_id, x, unit in self._readers.get(place, ()):
             tensors = flat_tensors(args, kwargs)
             at = self.nodes[node_id].inputs.index(x)
