@@ -25,7 +25,8 @@ def main(folder: Path, jobs: list[dict]) -> None:
         try:
             run = resume(path, data=data) if job.get("resume") else run_spec(spec, path, data=data)
         except SkipwayError as error:
-            print(f"REFUSED {job['name']}: {error.given}", flush=True)
+            # The line with its end in one write: both ranks write to one pipe.
+            print(f"REFUSED {job['name']}: {error.given}\n", end="", flush=True)
             continue
         assert run.status == job.get("status", "finished"), run.status
 
