@@ -76,6 +76,8 @@ def prove_findings(
     if fix is not None:
         with as_usage("--fix"):
             changed = _maker(fix)
+            with torch.random.fork_rng():
+                changed()  # a name that cannot be loaded is said before anything is trained
     proofs: list[Proof] = []
     for rule in able:
         with _Display() as display:
@@ -92,9 +94,4 @@ def prove_findings(
 
 
 def _maker(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        return load_model(name).model
-
-    with torch.random.fork_rng():
-        make()  # a name that cannot be loaded is said before anything is trained
-    return make
+    return lambda: load_model(name).model

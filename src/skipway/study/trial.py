@@ -15,14 +15,13 @@ from torch import nn
 from skipway.diagnostics.monitor.reader import Sample, reading_plan
 from skipway.errors import SkipwayError
 from skipway.trace.preserve import preserved
-from skipway.units.intercept import intercepted
+from skipway.units.intercept import Plan, intercepted
 from skipway.units.kinds import kinds, levels
 from skipway.units.locate import locate
-from skipway.units.what_if import what_if
+from skipway.units.what_if import plan_alterations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from skipway.study.remedies import Remedy
     from skipway.study.trial_task import Task
@@ -126,12 +125,12 @@ def train_once(
         fitted = task.fit(model)
         fitted.train()
         optimizer = torch.optim.Adam([p for p in fitted.parameters() if p.requires_grad], settings.lr)
-        located = locate(model, batch)
         changes = {} if remedy is None else remedy.changes
-        altered = what_if(model, changes, batch) if changes else nullcontext()
-        ratio, similarity = _signs(fitted, located, altered, task, seed)
+        located = locate(model, batch, proofs=bool(changes))
+        plan = plan_alterations(located, changes, batch) if changes else Plan()
+        ratio, similarity = _signs(fitted, located, plan, task, seed)
         losses: list[float] = []
-        with what_if(model, changes, batch) if changes else nullcontext():
+        with intercepted(model, plan) if changes else nullcontext():
             for step, (inputs, targets) in zip(range(settings.steps), task.batches(seed), strict=False):
                 loss = task.loss(fitted(inputs), targets)
                 optimizer.zero_grad()
@@ -156,7 +155,7 @@ def train_once(
 
 
 def _signs(
-    fitted: nn.Module, located: Located, altered: AbstractContextManager[object], task: Task, seed: int
+    fitted: nn.Module, located: Located, altered: Plan, task: Task, seed: int
 ) -> tuple[float | None, float | None]:
     """Gradient of the first unit over that of the last, and similarity behind the last, on the first batch."""
     inputs, targets = next(task.batches(seed))
@@ -164,9 +163,14 @@ def _signs(
         k for k, level in enumerate(levels(located.described, kinds(located.described, located.links))) if not level
     ]
     sample = Sample(len(targets), len(targets))
-    plan = reading_plan(located.described, located.links, sample)
+    reading = reading_plan(located.described, located.links, sample)
     # The reading goes first, so that it reads what the alteration makes.
-    with preserved(fitted), intercepted(located.model, plan), altered, torch.enable_grad():
+    with (
+        preserved(fitted),
+        intercepted(located.model, reading),
+        intercepted(located.model, altered),
+        torch.enable_grad(),
+    ):
         loss = task.loss(fitted(inputs), targets)
         torch.autograd.grad(loss, [p for p in fitted.parameters() if p.requires_grad], allow_unused=True)
     numbers = sample.read()
