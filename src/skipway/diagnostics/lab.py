@@ -75,9 +75,7 @@ class Lab:
         """
         with self._prepared(rule, mode, seed), torch.no_grad():
             args, kwargs = copied(call_arguments(self.batch if batch is None else batch))
-            if around is None:
-                return [t.clone() for t in output_tensors(self.model(*args, **kwargs))]
-            with around:
+            with around or nullcontext():
                 return [t.clone() for t in output_tensors(self.model(*args, **kwargs))]
 
     def trace(

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from skipway.units.describe import Described
     from skipway.units.links import Links
 
-__all__ = ["BranchEnd", "branch_end", "branch_weights", "parameter_names", "scale_weights"]
+__all__ = [
+    "BranchEnd", "alive_parameters", "branch_end", "branch_weights", "parameter_names", "scale_weights",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,15 @@ class BranchEnd:
     kind: str
     node: int
     names: tuple[str, ...]
+
+
+def alive_parameters(links: Links) -> frozenset[str]:
+    """Names of the parameters that an output depends on; what is computed and thrown away counts for nothing."""
+    used = 0
+    for node in links.nodes:
+        if node.op == "param" and links.alive[node.id]:
+            used |= node.params
+    return frozenset(links.graph.parameter_names[k] for k in members(used))
 
 
 def branch_weights(unit: Described, links: Links) -> list[str]:

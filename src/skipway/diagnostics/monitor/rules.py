@@ -77,19 +77,14 @@ class Watch:
             return
         at = forward or back[-1]
         what = "on the stream" if forward else "in the gradient on its way back"
-        rule = RULES["non-finite"]
-        yield Finding(
-            rule="non-finite",
-            severity="error",
-            path=at.path,
-            message=f"NaN or infinity {what}, first at this unit",
-            evidence={
+        yield RULES["non-finite"].finding(
+            at.path,
+            f"NaN or infinity {what}, first at this unit",
+            {
                 name: value
                 for name in ("stream_rms", "branch_rms", "out_rms", "grad_stream")
                 if (value := getattr(at, name)) is not None
             },
-            fix=rule.fix,
-            source=rule.source,
         )
 
     def _gradient(self, record: Record) -> Iterator[Finding]:

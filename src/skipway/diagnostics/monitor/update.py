@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from skipway.units.links import members
+from skipway.units.weights import branch_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,16 +23,8 @@ __all__ = ["UpdateWatch", "branch_parameters"]
 
 def branch_parameters(described: Sequence[Described], links: Links, model: nn.Module) -> list[list[nn.Parameter]]:
     """For each unit the parameters that its branch reads and that train."""
-    found = []
-    for unit in described:
-        used = 0
-        for i in unit.candidate.region:
-            for j in links.nodes[i].inputs:
-                if not links.nodes[j].data:
-                    used |= links.nodes[j].params
-        own = [model.get_parameter(links.graph.parameter_names[k]) for k in members(used)]
-        found.append([p for p in own if p.requires_grad])
-    return found
+    own = [[model.get_parameter(name) for name in branch_weights(unit, links)] for unit in described]
+    return [[p for p in parameters if p.requires_grad] for parameters in own]
 
 
 class UpdateWatch:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 from skipway.trace import ops
+from skipway.units.links import Links
+from skipway.units.weights import alive_parameters
 
 if TYPE_CHECKING:
     from skipway.diagnostics.lab import Lab
     from skipway.diagnostics.rules._rule import Evidence
-    from skipway.trace.graph import Graph
 
 __all__ = ["SEEDS", "Chance", "chance", "draws_for_python"]
 
@@ -33,9 +33,6 @@ class Chance:
     parameters: tuple[str, ...]
 
 
-_known: Final[WeakKeyDictionary[Lab, Chance]] = WeakKeyDictionary()  # several rules ask for the same runs
-
-
 def chance(evidence: Evidence, asks: str) -> Chance | None:
     """What chance decides in Python; None where nothing hints at it."""
     outside = sorted(evidence.trace.drawn_from - {"torch"})
@@ -45,9 +42,8 @@ def chance(evidence: Evidence, asks: str) -> Chance | None:
     sources = (*outside, *(("torch",) if unread else ()))
     if evidence.lab is None:
         return Chance(sources, None, ())
-    if evidence.lab not in _known:
-        _known[evidence.lab] = _measured(evidence, evidence.lab, asks, sources)
-    return _known[evidence.lab]
+    lab = evidence.lab
+    return evidence.once("chance", lambda: _measured(evidence, lab, asks, sources))
 
 
 def _measured(evidence: Evidence, lab: Lab, asks: str, sources: tuple[str, ...]) -> Chance:
@@ -59,29 +55,13 @@ def _measured(evidence: Evidence, lab: Lab, asks: str, sources: tuple[str, ...])
         except Exception:  # noqa: BLE001  # a model that fails in train mode says nothing of chance
             return Chance(sources, None, ())
         called.append(frozenset(call.path for call in graph.calls))
-        read.append(_read(graph))
+        read.append(alive_parameters(Links(graph)))
     order = {name: k for k, (name, _) in enumerate(evidence.model.named_modules())}
     varying = sorted(frozenset.union(*called) - frozenset.intersection(*called), key=lambda p: order.get(p, -1))
     trained = {n for n, p in evidence.model.named_parameters() if p.requires_grad}
     left_out = (frozenset.union(*read) - frozenset.intersection(*read)) & trained
     parameters = [n for n, _ in evidence.model.named_parameters() if n in left_out]
     return Chance(sources, tuple(varying), tuple(parameters))
-
-
-def _read(graph: Graph) -> frozenset[str]:
-    """Names of the parameters that an output depends on: what is computed and thrown away gets no gradient either."""
-    alive: set[int] = set()
-    pending = list(graph.outputs)
-    while pending:
-        i = pending.pop()
-        if i not in alive:
-            alive.add(i)
-            pending += graph.nodes[i].inputs
-    seen = 0
-    for i in alive:
-        if graph.nodes[i].op == "param":
-            seen |= graph.nodes[i].params
-    return frozenset(name for k, name in enumerate(graph.parameter_names) if seen >> k & 1)
 
 
 def draws_for_python(evidence: Evidence) -> bool:

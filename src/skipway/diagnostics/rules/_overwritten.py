@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -40,16 +39,9 @@ class Suspect:
     sure: bool
 
 
-_kept: list[tuple[weakref.ref[Graph], frozenset[int]]] = []
-
-
 def rewritten(evidence: Evidence) -> frozenset[int]:
-    """Writes that are shown to destroy what a shortcut reads: kept for as long as the graph is the same."""
-    if _kept and _kept[0][0]() is evidence.graph:
-        return _kept[0][1]
-    found = _convicted(evidence, list(suspects(evidence)))
-    _kept[:] = [(weakref.ref(evidence.graph), found)]
-    return found
+    """Writes that are shown to destroy what a shortcut reads."""
+    return evidence.once("rewritten", lambda: _convicted(evidence, list(suspects(evidence))))
 
 
 def suspects(evidence: Evidence) -> Iterator[Suspect]:

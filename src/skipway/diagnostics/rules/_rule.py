@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from skipway.diagnostics.finding import SEVERITIES, Finding, Severity
 from skipway.registry import Registry
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEEDS", "RULES", "Check", "Evidence", "Need", "Rule", "Wants", "collect_wants", "rule", "run_rules"]
 
+_Known = TypeVar("_Known")
 Need = Literal["signal", "runs", "optimizer"]
 NEEDS: Final[Mapping[Need, str]] = {
     "signal": "the measured signal",
@@ -59,6 +60,7 @@ class Evidence:
         cut: positions of the units whose shortcut needs a gradient and whose branch does not.
         recounted: BatchNorms (by path) that counted batches during the backward run, and how many.
         detached: whether the output is floating and needs no gradient.
+        kept: what `once` keeps.
     """
 
     units: Sequence[Unit]
@@ -82,11 +84,19 @@ class Evidence:
     cut: frozenset[int] = frozenset()
     recounted: Mapping[str, int] = field(default_factory=dict)
     detached: bool = False
+    kept: dict[str, Any] = field(default_factory=dict)
 
     @property
     def main(self) -> list[int]:
         """Positions of the units on the main stream, in order of execution."""
         return [k for k, u in enumerate(self.units) if u.level == 0 and u.kind == "unit"]
+
+    def once(self, name: str, work: Callable[[], _Known]) -> _Known:
+        """What `work` gives, worked out once for all rules that ask for it by this name."""
+        if name not in self.kept:
+            self.kept[name] = work()
+        known: _Known = self.kept[name]
+        return known
 
     def has(self, need: Need) -> bool:
         """Whether what a rule needs is there."""
@@ -223,20 +233,17 @@ def run_rules(evidence: Evidence) -> tuple[list[Finding], list[str]]:
 
 def _folded(found: list[Finding]) -> list[Finding]:
     """Every symptom that another finding explains, right behind the first finding that does."""
-    causes = {f.rule: RULES[f.rule].explains for f in found if f.severity != "info"}
-    causes = {cause: tuple(s for s in symptoms if s != cause) for cause, symptoms in causes.items()}
     explained: dict[str, str] = {}
-    for cause, symptoms in causes.items():
-        for symptom in symptoms:
-            if cause not in explained:  # a chain of causes is not followed
-                explained.setdefault(symptom, cause)
+    for cause in dict.fromkeys(f.rule for f in found if f.severity != "info"):
+        if cause not in explained:  # a chain of causes is not followed
+            for symptom in RULES[cause].explains:
+                if symptom != cause:
+                    explained.setdefault(symptom, cause)
+    last = {f.rule: k for k, f in enumerate(found)}
     ordered: list[Finding] = []
-    for finding in found:
-        if finding.rule in explained:
-            continue
-        ordered.append(finding)
-        if any(explained.get(f.rule) == finding.rule for f in found):
-            last = finding is [f for f in found if f.rule == finding.rule][-1]
-            if last:
+    for k, finding in enumerate(found):
+        if finding.rule not in explained:
+            ordered.append(finding)
+            if k == last[finding.rule]:
                 ordered += [replace(f, cause=finding.rule) for f in found if explained.get(f.rule) == finding.rule]
     return ordered

@@ -9,7 +9,8 @@ from torch import nn
 from skipway.diagnostics.rules._programs import CONV, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
-from skipway.units.links import Links, members
+from skipway.units.links import Links
+from skipway.units.weights import alive_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -143,13 +144,7 @@ def _is_scale_or_shift(parameter: nn.Parameter) -> bool:
 
 
 def _alive_parameters(evidence: Evidence, links: Links) -> set[int]:
-    used = 0
-    for node in links.nodes:
-        if links.alive[node.id]:
-            used |= node.params
-            for j in node.inputs:
-                used |= links.nodes[j].params
-    names = {links.graph.parameter_names[k] for k in members(used)}
+    names = alive_parameters(links)
     return {id(p) for n, p in evidence.model.named_parameters(remove_duplicate=False) if n in names}
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.profile import Curve, gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from skipway.diagnostics.finding import Finding
 
 __all__ = ["exploding", "vanishing"]
 
@@ -91,13 +92,10 @@ def exploding(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _finding(rule_id: str, curve: Curve, what: str) -> Finding:
-    known = RULES[rule_id]
-    return Finding(
-        rule=rule_id,
-        severity="warning",
-        path=curve.steepest_path,
-        message=f"{what} {curve.what}; {math.exp(-curve.slope):.3g} per {curve.what}",
-        evidence={
+    return RULES[rule_id].finding(
+        curve.steepest_path,
+        f"{what} {curve.what}; {math.exp(-curve.slope):.3g} per {curve.what}",
+        {
             "first_over_last": curve.ratio,
             "first": curve.values[0],
             "last": curve.values[-1],
@@ -107,8 +105,7 @@ def _finding(rule_id: str, curve: Curve, what: str) -> Finding:
             "steepest_factor": curve.steepest_factor,
             "curve": _sampled(curve.values),
         },
-        fix=known.fix if curve.what == "unit" else "give the layers shortcuts: x + layer(x)",
-        source=known.source,
+        fix=None if curve.what == "unit" else "give the layers shortcuts: x + layer(x)",
     )
 
 
