@@ -26,7 +26,7 @@ from skipway.train.optimizer import build_optimizer
 from skipway.train.randomness import gathered_random, set_own_random_
 from skipway.train.run import Run
 from skipway.train.stop import stop_on_signals
-from skipway.train.strategy import full_state, is_sharded, load_full_state_, make_fabric, quiet
+from skipway.train.strategy import full_state, is_sharded, launch, load_full_state_, make_fabric, quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,7 +122,7 @@ class _Session:
         try:
             with quiet():
                 fabric = make_fabric(self.spec, self._loggers(log))
-                fabric.launch()
+                launch(fabric)
                 with ExitStack() as held:
                     self._take_folder(fabric, held)
                     self._stretch(fabric)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import warnings
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from skipway.spec import RunSpec
 
-__all__ = ["full_state", "is_sharded", "load_full_state_", "make_fabric", "quiet"]
+__all__ = ["full_state", "is_sharded", "launch", "load_full_state_", "make_fabric", "quiet"]
 
 
 def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
@@ -61,6 +62,22 @@ def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
             f"accelerator={spec.accelerator!r}, devices={spec.devices}, strategy={spec.strategy!r}: {error}",
             "what Lightning Fabric offers on this machine",
         ) from error
+
+
+def launch(fabric: Fabric) -> None:
+    """Start the processes of a run, or join the others that ``torchrun`` started.
+
+    The process group is left at the end of the process, not torn down with it: gloo's threads would abort it. Fabric
+    sees to that for NCCL alone.
+    """
+    fabric.launch()
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        atexit.register(_leave_group)
+
+
+def _leave_group() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _launched() -> tuple[int, int] | None:
