@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.jupyter import JupyterMixin
-
 from skipway.diagnostics.finding import Finding, Severity, at_least
 from skipway.diagnostics.layer import Layer
 from skipway.diagnostics.path_spectrum_result import PathSpectrum
 from skipway.errors import SkipwayError
+from skipway.report.shown import Shown
 from skipway.units.reading import checked, number
 from skipway.units.unit import Unexplained, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from os import PathLike
-    from pathlib import Path
 
     import pandas as pd
-    from rich.console import Group
+
+    from skipway.parts import Part
 
 __all__ = ["SCHEMA_VERSION", "Inspection"]
 
@@ -30,8 +28,8 @@ _TEXTS: Final = ("model", "mode", "batch", "loss", "profile")
 _REST: Final = ("layers", "notes", "slopes", "totals", "runs", "environment", "seconds")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inspection(JupyterMixin):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Inspection(Shown):
     """What `skipway.inspect` found.
 
     Args:
@@ -131,28 +129,18 @@ class Inspection(JupyterMixin):
             proofs=list(data.get("proofs", ())),
         )
 
-    def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the report as one self-contained HTML file, and give its path.
+    def _parts(self) -> tuple[Part, ...]:
+        from skipway.report import inspection_parts
 
-        Raises:
-            SkipwayError: the file cannot be written.
-        """
-        from skipway.report import inspection_report, write_html
+        return inspection_parts(self)
 
-        return write_html(path, inspection_report(self), title=f"skipway · {self.model}")
+    def _report(self) -> tuple[Part, ...]:
+        from skipway.report import inspection_report
 
-    def __rich__(self) -> Group:
-        from skipway.report import inspection_parts, renderable
+        return inspection_report(self)
 
-        return renderable(inspection_parts(self))
-
-    def __repr__(self) -> str:
-        """The report as plain text, at most 100 columns wide."""
-        from skipway.report import inspection_parts, to_text
-
-        return to_text(inspection_parts(self))
-
-    __str__ = __repr__
+    def _title(self) -> str:
+        return f"skipway · {self.model}"
 
     def to_frame(self) -> pd.DataFrame:
         """Units as a pandas DataFrame, a row each (needs the extra ``frame``)."""

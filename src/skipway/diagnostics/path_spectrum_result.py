@@ -6,17 +6,15 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from rich.jupyter import JupyterMixin
-
 from skipway.errors import SkipwayError
+from skipway.report.shown import Shown
 from skipway.units.reading import checked, measured, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from os import PathLike
-    from pathlib import Path
 
-    from rich.console import Group
+    from skipway.parts import Part
+
 
 __all__ = ["Carried", "Of", "PathSpectrum", "Road", "SampledLength"]
 
@@ -68,8 +66,8 @@ class SampledLength:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PathSpectrum(JupyterMixin):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PathSpectrum(Shown):
     """The gradient by path length, exact.
 
     With L units there are 2^L paths, C(L,k) of which pass k branches and L − k shortcuts. The gradient is the sum of
@@ -228,31 +226,18 @@ class PathSpectrum(JupyterMixin):
         sampled = tuple(SampledLength.from_dict(d) for d in data["sampled"])
         return cls(**values, sampled=sampled, environment=dict(data["environment"]))
 
-    def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the result as one self-contained HTML file, and give its path.
+    def _parts(self) -> tuple[Part, ...]:
+        from skipway.report.paths import paths_parts
 
-        Raises:
-            SkipwayError: the file cannot be written.
-        """
-        from skipway.report import write_html
+        return paths_parts(self)
+
+    def _report(self) -> tuple[Part, ...]:
         from skipway.report.paths import paths_report
 
-        return write_html(path, paths_report(self), title=f"skipway · {self.model} · path lengths")
+        return paths_report(self)
 
-    def __rich__(self) -> Group:
-        from skipway.report import renderable
-        from skipway.report.paths import paths_parts
-
-        return renderable(paths_parts(self))
-
-    def __repr__(self) -> str:
-        """The result as plain text, at most 100 columns wide."""
-        from skipway.report import to_text
-        from skipway.report.paths import paths_parts
-
-        return to_text(paths_parts(self))
-
-    __str__ = __repr__
+    def _title(self) -> str:
+        return f"skipway · {self.model} · path lengths"
 
 
 _TEXTS: Final = ("model", "mode", "batch", "loss", "of", "road", "carried")

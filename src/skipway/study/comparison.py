@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.jupyter import JupyterMixin
-
+from skipway.report.shown import Shown
 from skipway.study.effects import Effect, paired_effect
 from skipway.study.folder import ComparisonFolder
 from skipway.study.summary import Summary, as_number
@@ -15,12 +14,9 @@ from skipway.train.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from os import PathLike
     from pathlib import Path
 
-    from rich.console import Group
-
-    from skipway.parts import Table
+    from skipway.parts import Part, Table
     from skipway.study.plan import ComparisonPlan
 
 __all__ = ["SCHEMA_VERSION", "Comparison", "load_comparison"]
@@ -29,7 +25,7 @@ SCHEMA_VERSION: Final = "1.0"
 _SCHEMA: Final = f"skipway.comparison/{SCHEMA_VERSION}"
 
 
-class Comparison(JupyterMixin):
+class Comparison(Shown):
     """What is known of designs that were trained under one budget.
 
     Args:
@@ -127,31 +123,18 @@ class Comparison(JupyterMixin):
             "speed": {model: dict(facts) for model, facts in self.speed.items()},
         }
 
-    def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the report as one self-contained HTML file, and give its path.
+    def _parts(self) -> tuple[Part, ...]:
+        from skipway.study.view import comparison_parts
 
-        Raises:
-            SkipwayError: the file cannot be written.
-        """
-        from skipway.report import write_html
+        return comparison_parts(self)
+
+    def _report(self) -> tuple[Part, ...]:
         from skipway.study.view import comparison_report
 
-        return write_html(path, comparison_report(self), title=f"skipway compare: {', '.join(self.models)}")
+        return comparison_report(self)
 
-    def __rich__(self) -> Group:
-        from skipway.report import renderable
-        from skipway.study.view import comparison_parts
-
-        return renderable(comparison_parts(self))
-
-    def __repr__(self) -> str:
-        """The report as plain text, at most 100 columns wide."""
-        from skipway.report import to_text
-        from skipway.study.view import comparison_parts
-
-        return to_text(comparison_parts(self))
-
-    __str__ = __repr__
+    def _title(self) -> str:
+        return f"skipway compare: {', '.join(self.models)}"
 
 
 def load_comparison(path: str | Path) -> Comparison:

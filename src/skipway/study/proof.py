@@ -6,17 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from rich.jupyter import JupyterMixin
-
+from skipway.report.shown import Shown
 from skipway.study.effects import Effect, paired_effect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from os import PathLike
-    from pathlib import Path
 
-    from rich.console import Group
-
+    from skipway.parts import Part
     from skipway.study.trial import Course
 
 __all__ = ["AS_IT_IS", "Arm", "Proof", "ProofVerdict", "Verdict", "judge_arms"]
@@ -58,8 +54,8 @@ class ProofVerdict:
     effect: Effect | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Proof(JupyterMixin):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Proof(Shown):
     """The before/after run of `skipway.prove`.
 
     Args:
@@ -109,28 +105,18 @@ class Proof(JupyterMixin):
             "notes": list(self.notes),
         }
 
-    def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the report as one self-contained HTML file, and give its path.
+    def _parts(self) -> tuple[Part, ...]:
+        from skipway.report import proof_parts
 
-        Raises:
-            SkipwayError: the file cannot be written.
-        """
-        from skipway.report import proof_parts, write_html
+        return proof_parts(self)
 
-        return write_html(path, proof_parts(self, curves=True), title=f"skipway · {self.model} · {self.rule}")
+    def _report(self) -> tuple[Part, ...]:
+        from skipway.report import proof_parts
 
-    def __rich__(self) -> Group:
-        from skipway.report import proof_parts, renderable
+        return proof_parts(self, curves=True)
 
-        return renderable(proof_parts(self))
-
-    def __repr__(self) -> str:
-        """The report as plain text, at most 100 columns wide."""
-        from skipway.report import proof_parts, to_text
-
-        return to_text(proof_parts(self))
-
-    __str__ = __repr__
+    def _title(self) -> str:
+        return f"skipway · {self.model} · {self.rule}"
 
 
 def judge_arms(arms: Sequence[Arm], chance: float) -> tuple[ProofVerdict, ...]:

@@ -8,18 +8,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from rich.jupyter import JupyterMixin
-
 from skipway.errors import MissingPackageError, SkipwayError
+from skipway.report.shown import Shown
 from skipway.units.reading import checked, measured, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from os import PathLike
-    from pathlib import Path
 
     import pandas as pd
-    from rich.console import Group
+
+    from skipway.parts import Part
 
 __all__ = ["Lesion", "LesionRun", "LesionUnit"]
 
@@ -103,8 +101,8 @@ class LesionRun:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lesion(JupyterMixin):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Lesion(Shown):
     """What a model loses without some of its units, or with some of them exchanged.
 
     Args:
@@ -235,31 +233,18 @@ class Lesion(JupyterMixin):
         frame: pd.DataFrame = pd.DataFrame(rows, columns=columns)
         return frame
 
-    def to_html(self, path: str | PathLike[str]) -> Path:
-        """Write the result as one self-contained HTML file, and give its path.
+    def _parts(self) -> tuple[Part, ...]:
+        from skipway.report.lesion import lesion_parts
 
-        Raises:
-            SkipwayError: the file cannot be written.
-        """
-        from skipway.report import write_html
+        return lesion_parts(self)
+
+    def _report(self) -> tuple[Part, ...]:
         from skipway.report.lesion import lesion_report
 
-        return write_html(path, lesion_report(self), title=f"skipway · {self.model} · lesions")
+        return lesion_report(self)
 
-    def __rich__(self) -> Group:
-        from skipway.report import renderable
-        from skipway.report.lesion import lesion_parts
-
-        return renderable(lesion_parts(self))
-
-    def __repr__(self) -> str:
-        """The result as plain text, at most 100 columns wide."""
-        from skipway.report import to_text
-        from skipway.report.lesion import lesion_parts
-
-        return to_text(lesion_parts(self))
-
-    __str__ = __repr__
+    def _title(self) -> str:
+        return f"skipway · {self.model} · lesions"
 
 
 _PLAIN: Final = (
