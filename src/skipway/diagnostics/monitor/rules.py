@@ -12,6 +12,8 @@ import torch
 
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.rules import RULES, Evidence
+from skipway.diagnostics.rules.number_format import HEADROOM
+from skipway.diagnostics.rules.rank_collapse import FEWEST_UNITS, UNLIKE
 from skipway.trace.record import Trace
 from skipway.units.unit import StreamNumbers
 
@@ -25,13 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Watch"]
 
 _GRADIENT: Final = ("gradient-vanishing", "gradient-exploding")
-# Two doublings below overflow.
-_HEADROOM: Final = 4.0
 # A dense graph net that trains reaches 0.966, post-norm stacks that do not train 1.00.
 _ALIKE: Final = 0.995
-# Where tokens are alike from the start, units did not make them so.
-_ALIKE_BEFORE: Final = 0.9
-_FEWEST_UNITS: Final = 6
 _DEAD_SHARE: Final = 1e-4
 # A branch that is dropped whole with probability 1/2 is seen idle 8 times in a row with 1/256.
 _TIMES: Final = 8
@@ -96,7 +93,7 @@ class Watch:
 
     def _dead(self, stream: Sequence[Reading]) -> Iterator[Finding]:
         shares = [u.branch_share for u in stream if u.branch_share is not None]
-        if len(shares) < _FEWEST_UNITS:
+        if len(shares) < FEWEST_UNITS:
             return
         usual = statistics.median(shares)
         for unit in stream:
@@ -117,7 +114,7 @@ class Watch:
 def _headroom(units: Sequence[Reading]) -> Iterator[Finding]:
     limit = torch.finfo(torch.float16).max
     for unit in units:
-        if unit.largest is not None and unit.largest > limit / _HEADROOM:
+        if unit.largest is not None and unit.largest > limit / HEADROOM:
             yield Finding(
                 rule="fp16-headroom",
                 severity="warning",
@@ -131,7 +128,7 @@ def _headroom(units: Sequence[Reading]) -> Iterator[Finding]:
 
 def _collapse(stream: Sequence[Reading]) -> Iterator[Finding]:
     known = [(u.path, u.similarity) for u in stream if u.similarity is not None]
-    if len(known) < _FEWEST_UNITS or known[-1][1] < _ALIKE or known[0][1] > _ALIKE_BEFORE:
+    if len(known) < FEWEST_UNITS or known[-1][1] < _ALIKE or known[0][1] > UNLIKE:
         return
     path = next(path for path, value in known if value >= _ALIKE)
     yield Finding(

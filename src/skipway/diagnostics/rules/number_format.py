@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from skipway.diagnostics.look import Want
-from skipway.diagnostics.rules._branch_end import branch_end
+from skipway.diagnostics.rules._last_steps import last_steps
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.diagnostics.rules._stream import Member, repeated, stream
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from skipway.diagnostics.finding import Finding
 
-__all__ = ["bf16_swamping", "fp16_headroom", "stream_dtype"]
+__all__ = ["HEADROOM", "bf16_swamping", "fp16_headroom", "stream_dtype"]
 
-_HEADROOM: Final = 4.0  # a factor that one more outlier, or one step of training, easily takes
+HEADROOM: Final = 4.0  # a factor that one more outlier, or one step of training, easily takes
 _LOST: Final = 0.5  # at one unit
 _LOST_OFTEN: Final = 0.25  # at half of the units
 _JUST_BEGUN: Final = 1e-2  # a learned factor below it is meant to grow: LayerScale starts at 1e-6 to 1e-4
@@ -66,7 +66,7 @@ def fp16_headroom(evidence: Evidence) -> Iterator[Finding]:
         places += [(tail.output, "the branch") for tail in described.tails]
         peaks = [(p, what) for i, what in places if (p := evidence.seen.get((i, "peak"))) is not None]
         peak, what = max(peaks, default=(0.0, ""))
-        if not peak * _HEADROOM >= limit or (math.isinf(peak) and not _overflows(evidence)):
+        if not peak * HEADROOM >= limit or (math.isinf(peak) and not _overflows(evidence)):
             continue
         yield RULES["fp16-headroom"].finding(
             unit.path,
@@ -107,7 +107,7 @@ def _just_begun(member: Member, evidence: Evidence) -> bool:
     """Whether a learned factor at the branch's end is still as small as it starts."""
     nodes = evidence.graph.nodes
     factor = 1.0
-    for node, _ in branch_end(member.described, evidence.graph):
+    for node, _ in last_steps(member.described, evidence.graph):
         if node.op in ops.MULTIPLY and any(nodes[j].taint & PARAM for j in node.inputs if not nodes[j].data):
             factor *= float(node.attrs.get("size", 1.0))
     return factor < _JUST_BEGUN

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from skipway.diagnostics.finding import Finding
 
-__all__ = ["LAST_UNITS", "ended", "rank_collapse", "similarities"]
+__all__ = ["FEWEST_UNITS", "LAST_UNITS", "UNLIKE", "ended", "rank_collapse", "similarities"]
 
 # Over the 169 public models of the test zoo, freshly initialised, no stream of tokens ends above 0.93 and none of
 # channels above 0.96 (in eval mode, where fresh BatchNorms do nothing); a dense graph net whose nodes have become alike

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.look import Want
-from skipway.diagnostics.rules._branch_end import branch_end
 from skipway.diagnostics.rules._chance import draws_for_python
+from skipway.diagnostics.rules._last_steps import last_steps
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
@@ -250,7 +250,7 @@ def _end(unit: Described, found: Found) -> _End:
     graph, term = found.links.graph, unit.candidate.branches[0]
     end = _End(graph, term.add, join_factor(graph.nodes[term.add], term.position))
     drawn: set[int] = set()
-    for node, data in branch_end(unit, graph):
+    for node, data in last_steps(unit, graph):
         dropped = found.routes.dropped(node)
         if dropped:
             end.dropout.append(node.id)

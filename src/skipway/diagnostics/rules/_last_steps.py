@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from skipway.trace.graph import Graph, Node
     from skipway.units.describe import Described
 
-__all__ = ["branch_end"]
+__all__ = ["last_steps"]
 
 
-def branch_end(unit: Described, graph: Graph) -> Iterator[tuple[Node, int]]:
+def last_steps(unit: Described, graph: Graph) -> Iterator[tuple[Node, int]]:
     """Views, factors and dropout at the end of the first branch, from the join back; each with the node of its data."""
     i = unit.candidate.branches[0].node
     while True:
