@@ -87,7 +87,7 @@ class Watch:
     def _gradient(self, record: Record) -> Iterator[Finding]:
         numbers = [StreamNumbers(stream_rms=u.stream_rms, grad_stream=_usable(u.grad_stream)) for u in record.units]
         units = [replace(u, numbers=n) for u, n in zip(self._units, numbers, strict=True)]
-        evidence = replace(self._evidence, units=units)
+        evidence = replace(self._evidence, units=units, kept={})
         for rule in _GRADIENT:
             yield from RULES[rule].check(evidence)
 

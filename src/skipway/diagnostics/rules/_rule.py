@@ -91,6 +91,11 @@ class Evidence:
         """Positions of the units on the main stream, in order of execution."""
         return [k for k, u in enumerate(self.units) if u.level == 0 and u.kind == "unit"]
 
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The model's parameters by every name that they have."""
+        return self.once("parameters", lambda: dict(self.model.named_parameters(remove_duplicate=False)))
+
     def once(self, name: str, work: Callable[[], _Known]) -> _Known:
         """What `work` gives, worked out once for all rules that ask for it by this name."""
         if name not in self.kept:

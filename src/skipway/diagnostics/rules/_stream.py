@@ -46,11 +46,15 @@ class Member:
 
 def stream(evidence: Evidence) -> list[Member]:
     """The units of the main stream, in order of execution."""
-    return [Member(evidence.units[k], evidence.described[k]) for k in evidence.main]
+    return evidence.once("stream", lambda: [Member(evidence.units[k], evidence.described[k]) for k in evidence.main])
 
 
 def chains(evidence: Evidence) -> list[list[Member]]:
     """The units of the main stream by stream: an encoder's and a decoder's are two."""
+    return evidence.once("chains", lambda: _chains(evidence))
+
+
+def _chains(evidence: Evidence) -> list[list[Member]]:
     found: list[list[Member]] = []
     by_end: dict[int, list[Member]] = {}
     links = evidence.found.links

@@ -145,7 +145,7 @@ def _is_scale_or_shift(parameter: nn.Parameter) -> bool:
 
 def _alive_parameters(evidence: Evidence, links: Links) -> set[int]:
     names = alive_parameters(links)
-    return {id(p) for n, p in evidence.model.named_parameters(remove_duplicate=False) if n in names}
+    return {id(p) for n, p in evidence.parameters.items() if n in names}
 
 
 def _computed(links: Links) -> dict[str, bool]:

@@ -63,7 +63,7 @@ def dead_unit(evidence: Evidence) -> Iterator[Finding]:
 
 def _without_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Branches that no gradient can come to although their weights train."""
-    named = dict(evidence.model.named_parameters(remove_duplicate=False))
+    named = evidence.parameters
     cut = []
     for k in evidence.main:
         weights = branch_weights(evidence.described[k], evidence.found.links)
@@ -130,7 +130,7 @@ def _drops(member: Member) -> bool:
 
 def _starts_at_zero(member: Member, evidence: Evidence) -> bool:
     """Whether the branch is zero or small by a parameter that starts so: exactly zero, or one value in all channels."""
-    named = dict(evidence.model.named_parameters(remove_duplicate=False))
+    named = evidence.parameters
     links = evidence.found.links
     ends = [end.names[0] for norms in (True, False) for end in branch_end(member.described, links, norms=norms)]
     found = [named[n] for n in (*ends, *scale_weights(member.described, links)) if n in named]

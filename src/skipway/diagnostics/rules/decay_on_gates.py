@@ -53,7 +53,7 @@ def decay_on_gates(evidence: Evidence) -> Iterator[Finding]:
         if group.get("weight_decay", 0)
         for p in group["params"]
     }
-    named = dict(evidence.model.named_parameters(remove_duplicate=False))
+    named = evidence.parameters
     found = [[n for n in named if n in kind and id(named[n]) in decayed] for kind in (gates, gains)]
     if not any(found):
         return
@@ -85,7 +85,7 @@ def _by_name(name: str, parameter: nn.Parameter) -> str:
 def _gates(evidence: Evidence) -> set[str]:
     """Learned factors behind a branch or on a shortcut, and single numbers within a branch (Fixup)."""
     links = evidence.found.links
-    named = dict(evidence.model.named_parameters(remove_duplicate=False))
+    named = evidence.parameters
     found: set[str] = set()
     for unit in evidence.described:
         found.update(scale_weights(unit, links))

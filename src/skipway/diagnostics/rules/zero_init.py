@@ -139,9 +139,13 @@ def _never_started(starts: list[_Start], evidence: Evidence, rule_id: str) -> tu
     return [s for s in starts if not _reached(s, evidence, gradients)], True
 
 
-def _starts(evidence: Evidence) -> Iterator[_Start]:
+def _starts(evidence: Evidence) -> list[_Start]:
+    return evidence.once("starts of branches", lambda: list(_every_start(evidence)))
+
+
+def _every_start(evidence: Evidence) -> Iterator[_Start]:
     """For every branch of every unit of the main stream what of it is zero."""
-    links, named = evidence.found.links, dict(evidence.model.named_parameters(remove_duplicate=False))
+    links, named = evidence.found.links, evidence.parameters
     for member in stream(evidence):
         for tail in member.described.tails:
             yield _start(member, replace(member.described, tails=[tail]), links, named)
@@ -175,7 +179,11 @@ def _length(name: str) -> str:
 
 
 def _is_zero(parameter: nn.Parameter) -> bool:
-    return parameter.device.type != "meta" and parameter.numel() > 0 and not bool(parameter.detach().any())
+    if parameter.device.type == "meta" or not parameter.numel():
+        return False
+    values = parameter.detach()
+    # The first entry tells of nearly all weights that they are not.
+    return not bool(values[(0,) * values.dim()]) and not bool(values.any())
 
 
 def _gradients(evidence: Evidence, rule_id: str) -> Mapping[str, torch.Tensor | None] | None:
