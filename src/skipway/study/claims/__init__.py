@@ -1,0 +1,1 @@
+"""The statements of the source documents as measurements that run: one file is one claim."""

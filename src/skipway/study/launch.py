@@ -1,0 +1,45 @@
+"""Where runs are carried out: processes of this machine, or the workers of a Ray cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from skipway.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from skipway.study.worker import Job, Outcome
+
+__all__ = ["LAUNCHERS", "Launcher", "launcher_named"]
+
+LAUNCHERS: Final = ("local",)
+
+
+class Launcher(Protocol):
+    """Carries out jobs, some at a time."""
+
+    def __call__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        workers: int,
+        threads: int | None = None,
+        devices: Sequence[str] = (),
+        glance: Callable[[Collection[Job], dict[Job, Outcome]], None] | None = None,
+        stopping: Callable[[], None] | None = None,
+    ) -> dict[Job, Outcome]:
+        """As `skipway.study.pool.run_jobs`."""
+
+
+def launcher_named(name: str) -> Launcher:
+    """The launcher of a name.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    if name not in LAUNCHERS:
+        raise UnknownNameError("launcher", name, LAUNCHERS)
+    from skipway.study.pool import run_jobs
+
+    return run_jobs

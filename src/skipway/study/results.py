@@ -1,0 +1,81 @@
+"""The folder of what was measured: small files that a repository can hold, one for each run, measurement and claim.
+
+DIR/runs/MODEL-seed-K-DIGEST.json        a run that is over
+DIR/measured/STUDY/MODEL-seed-K-DIGEST.json   what a study measured on the net of that run
+DIR/claims/BUDGET/CLAIM.json             a verdict
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from skipway.study.record import Record, same_anywhere
+from skipway.train.folder import RunFolder, read_json, there
+from skipway.train.plan import safe_name
+
+if TYPE_CHECKING:
+    from skipway.spec import RunSpec
+    from skipway.study.budgets import Budget
+
+__all__ = ["Results", "run_name"]
+
+
+def run_name(spec: RunSpec) -> str:
+    """A name for the folder and the file of a run: the same on every machine, another for every other spec."""
+    return f"{safe_name(spec.model)}-seed-{spec.seed}-{same_anywhere(spec).digest()[:8]}"
+
+
+class Results:
+    """Paths and files of what was measured.
+
+    Args:
+        path: the folder; need not exist.
+    """
+
+    def __init__(self, path: str | Path = "results") -> None:
+        self.path = Path(path)
+        self._files = RunFolder(path)
+
+    def record_path(self, spec: RunSpec) -> Path:
+        """Where the record of a run lies."""
+        return self.path / "runs" / f"{run_name(spec)}.json"
+
+    def read_record(self, spec: RunSpec) -> Record | None:
+        """The record of a run; None where it has not been run.
+
+        Raises:
+            SkipwayError: the file holds something else.
+        """
+        path = self.record_path(spec)
+        return Record.from_dict(read_json(path)) if there(path) else None
+
+    def write_record(self, record: Record) -> None:
+        """Write a record, whole or not at all."""
+        self._files.write_json(self.record_path(record.spec), record.to_dict())
+
+    def measured_path(self, study: str, spec: RunSpec) -> Path:
+        """Where what a study measured on a trained net lies."""
+        return self.path / "measured" / study / f"{run_name(spec)}.json"
+
+    def read_measured(self, study: str, spec: RunSpec) -> dict[str, Any] | None:
+        """What a study measured on a trained net; None where it has not."""
+        path = self.measured_path(study, spec)
+        return read_json(path) if there(path) else None
+
+    def write_measured(self, study: str, spec: RunSpec, values: dict[str, Any]) -> None:
+        """Write what a study measured, whole or not at all."""
+        self._files.write_json(self.measured_path(study, spec), values)
+
+    def claim_path(self, budget: Budget, claim: str) -> Path:
+        """Where a verdict lies."""
+        return self.path / "claims" / budget / f"{claim}.json"
+
+    def read_claim(self, budget: Budget, claim: str) -> dict[str, Any] | None:
+        """A verdict; None where the claim was not examined at this budget."""
+        path = self.claim_path(budget, claim)
+        return read_json(path) if there(path) else None
+
+    def write_claim(self, budget: Budget, claim: str, values: dict[str, Any]) -> None:
+        """Write a verdict, whole or not at all."""
+        self._files.write_json(self.claim_path(budget, claim), values)

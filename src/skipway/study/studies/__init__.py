@@ -1,0 +1,1 @@
+"""Published tables and questions as comparisons that run: one file is one study."""
