@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+from skipway.errors import SkipwayError
 from skipway.registry import Registry
 from skipway.study.budgets import BUDGETS, Budget, by_budget
 from skipway.study.conduct import conduct
@@ -76,11 +77,21 @@ class Bench:
         Args:
             name: id of the study.
             seeds: runs of each row; by default the budget's.
+
+        Raises:
+            KeyboardInterrupt: somebody asked to stop; nothing can be judged by a part of the runs.
+            SkipwayError: a run or a measurement failed by an error.
         """
-        return conduct(
+        outcome = conduct(
             name, self.budget, results=self.results, out=self.out, root=self.root, seeds=seeds, workers=self.workers,
             listener=self.listener,
         )  # fmt: skip
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        if not outcome.complete:
+            why = outcome.troubles[0] if outcome.troubles else "runs are missing"
+            raise SkipwayError(f"study {name} is not complete: {why}", "all of its runs", f"skipway study {name}")
+        return outcome
 
 
 Check = Callable[[Bench], Judgement]

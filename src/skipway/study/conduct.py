@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
 from skipway.study.launch import launcher_named
 from skipway.study.listen import StudyListener
 from skipway.study.machine import worker_devices, workers_and_threads
 from skipway.study.outcome import RowRuns, StudyOutcome
-from skipway.study.plan import seeds_from
+from skipway.study.plan import ComparisonPlan, seeds_from
 from skipway.study.provenance import code_commit
 from skipway.study.published import STUDIES
 from skipway.study.record import Record, same_anywhere
 from skipway.study.results import Results, run_name
 from skipway.study.watch import Watch
 from skipway.study.worker import Job, Outcome, check_not_importing
-from skipway.train.folder import RunFolder
+from skipway.train.folder import RunFolder, there
 from skipway.train.run import load_run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from skipway.spec import RunSpec
     from skipway.study.budgets import Budget
     from skipway.study.published import Row, Study
+    from skipway.train.run import Run
 
 __all__ = ["conduct", "study_outcome"]
 
@@ -67,36 +69,90 @@ def conduct(  # noqa: PLR0913  # keywords of one call, all optional
     found = STUDIES[study] if isinstance(study, str) else study
     results, listener = results or Results(), listener or StudyListener()
     run_jobs = launcher_named(launcher)
+    keeper = _Keeper(found, results, listener, commit=code_commit())
     specs = _specs(found, budget, root=root, seeds=seeds, only=only)
     flat = [spec for k in range(max(map(len, specs.values()))) for row in specs.values() for spec in row[k : k + 1]]
     missing = list({run_name(spec): spec for spec in flat if _wanted(found, spec, results)}.values())
+    jobs: list[Job] = []
     if missing:
-        settings = found.settings(budget)
-        at_a_time, threads = workers_and_threads(len(missing), settings, workers)
-        jobs = [_job(spec, Path(out), threads) for spec in missing]
+        _, threads = workers_and_threads(len(missing), found.settings(budget), workers)
+        jobs = _jobs(missing, specs, Path(out), threads)
+        for job in jobs:  # one that ended when nobody was there to keep it
+            keeper.keep(job)
+        jobs = [job for job in jobs if not RunFolder(job.folder).finished]
+    outcomes: dict[Job, Outcome] = {}
+    if jobs:
+        _check(jobs)
+        at_a_time, _ = workers_and_threads(len(jobs), found.settings(budget), workers)
         listener.noted(
-            f"{found.id} at budget {budget}: {len(missing)} of {len(flat)} runs to do, {at_a_time} at a time, "
+            f"{found.id} at budget {budget}: {len(jobs)} of {len(flat)} runs to do, {at_a_time} at a time, "
             f"each recorded in {results.path} as it ends"
         )
-        watch, kept = Watch(jobs), set[Job]()
+        watch = Watch(jobs)
 
         def glance(running: Collection[Job], outcomes: Mapping[Job, Outcome]) -> None:
-            for job in outcomes.keys() - kept:
-                kept.add(job)
-                _keep(found, job, results)
+            for job in outcomes:
+                keeper.keep(job)
             listener.moved(watch.states(running, outcomes))
 
         outcomes = run_jobs(
-            jobs, workers=at_a_time, threads=threads, devices=worker_devices(settings), glance=glance,
+            jobs, workers=at_a_time, threads=threads, devices=worker_devices(found.settings(budget)), glance=glance,
             stopping=listener.stopping,
         )  # fmt: skip
-        for job in jobs:
-            if job in outcomes and job not in kept:
-                _keep(found, job, results)
+        keeper.close(outcomes)
+    return replace(
+        study_outcome(found, budget, results=results, seeds=seeds, only=only),
+        interrupted=any(outcome.status == "stopped" for outcome in outcomes.values()),
+        troubles=tuple(keeper.troubles),
+    )
+
+
+class _Keeper:
+    """Writes the records of runs that are over, once each, and what the study measures on their nets.
+
+    Args:
+        study: whose runs.
+        results: where.
+        listener: is told what goes wrong.
+        commit: of the code.
+    """
+
+    def __init__(self, study: Study, results: Results, listener: StudyListener, *, commit: str) -> None:
+        self._study, self._results, self._listener, self._commit = study, results, listener, commit
+        self._kept: set[Job] = set()
+        self.troubles: list[str] = []
+
+    def keep(self, job: Job) -> None:
+        """Keep a run, if it is over and was not kept before."""
+        if job in self._kept or not RunFolder(job.folder).finished:
+            return
+        self._kept.add(job)
+        run = load_run(job.folder)
+        if self._results.read_record(run.spec) is None:
+            self._results.write_record(Record.of(run, commit=self._commit))
+        if self._study.measure is not None and self._results.read_measured(self._study.id, run.spec) is None:
+            self._measure(job, run, self._study.measure)
+
+    def close(self, outcomes: Mapping[Job, Outcome]) -> None:
+        """Keep what nobody glanced at, and say which runs did not end well."""
         for job, outcome in outcomes.items():
+            self.keep(job)
             if outcome.text:
-                listener.noted(f"{job.name} {outcome.status}: {outcome.text}\n    its log: {job.log}")
-    return study_outcome(found, budget, results=results, seeds=seeds, only=only)
+                self.say(f"{job.name} {outcome.status}: {outcome.text}", f"its log: {job.log}")
+
+    def _measure(self, job: Job, run: Run, measure: Callable[[Run], dict[str, Any]]) -> None:
+        """Other runs are under way: what goes wrong here is said, and does not end them."""
+        try:
+            values = measure(run) if run.status == "finished" else {"status": run.status}
+        except (SkipwayError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
+            self.say(f"{job.name}: not measured: {error}")
+            return
+        self._results.write_measured(self._study.id, run.spec, values)
+
+    def say(self, text: str, more: str = "") -> None:
+        """What went wrong."""
+        self.troubles.append(text)
+        self._listener.noted(f"{text}\n    {more}" if more else text)
 
 
 def study_outcome(
@@ -156,26 +212,42 @@ def _wanted(study: Study, spec: RunSpec, results: Results) -> bool:
     return study.measure is not None and results.read_measured(study.id, spec) is None
 
 
-def _job(spec: RunSpec, out: Path, threads: int) -> Job:
-    name = run_name(spec)
-    folder = RunFolder(out / name)
+def _jobs(missing: Sequence[RunSpec], specs: Mapping[Row, Sequence[RunSpec]], out: Path, threads: int) -> list[Job]:
+    """A job for each run, with a name that no other has: rows may train one net by different recipes."""
+    names = Counter(_job_name(spec) for spec in missing)
+    labels = {run_name(spec): row.label for row, own in specs.items() for spec in own}
+
+    def name(spec: RunSpec) -> str:
+        plain = _job_name(spec)
+        return plain if names[plain] == 1 else f"{plain}, {labels[run_name(spec)]}"
+
+    return [_job(spec, name(spec), out, threads) for spec in missing]
+
+
+def _job_name(spec: RunSpec) -> str:
+    return f"{spec.model} seed {spec.seed}"
+
+
+def _job(spec: RunSpec, name: str, out: Path, threads: int) -> Job:
+    stem = run_name(spec)
+    folder = RunFolder(out / stem)
     # A run that was begun keeps its own threads, and its folder's place of the data.
-    begun = folder.read_spec() if folder.spec_path.exists() else None
+    begun = folder.read_spec() if there(folder.spec_path) else None
     if begun is not None and same_anywhere(begun) != same_anywhere(spec):
         raise SkipwayError(f"{folder.path} holds a run of another spec", "the run that its name says", "another --out")
     return Job(
-        name=f"{spec.model} seed {spec.seed}", spec=begun or replace(spec, threads=threads),
-        folder=folder.path.absolute(), log=(out / "logs" / f"{name}.txt").absolute(),
+        name=name, spec=begun or replace(spec, threads=threads), folder=folder.path.absolute(),
+        log=(out / "logs" / f"{stem}.txt").absolute(),
     )  # fmt: skip
 
 
-def _keep(study: Study, job: Job, results: Results) -> None:
-    """Write the record of a run that is over, and what the study measures on its net."""
-    if not RunFolder(job.folder).finished:
-        return
-    run = load_run(job.folder)
-    if results.read_record(run.spec) is None:
-        results.write_record(Record.of(run, commit=code_commit()))
-    if study.measure is not None and results.read_measured(study.id, run.spec) is None:
-        values = study.measure(run) if run.status == "finished" else {"status": run.status}
-        results.write_measured(study.id, run.spec, values)
+def _check(jobs: Sequence[Job]) -> None:
+    """Refuse before the first run what can be refused: each net is built once, its data opened."""
+    from skipway.study.check import check_plan
+
+    by_settings: dict[RunSpec, list[str]] = {}
+    for job in jobs:
+        by_settings.setdefault(replace(job.spec, model="", seed=0, threads=None), []).append(job.spec.model)
+    for settings, models in by_settings.items():
+        known = tuple(dict.fromkeys(models))
+        check_plan(ComparisonPlan(models=known, seeds=(0,), settings=settings), known)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Series
 from skipway.study.summary import as_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
     from skipway.train.run import Run
 
-__all__ = ["learning_curves"]
+__all__ = ["Curve", "curve_series", "learning_charts", "learning_curves"]
+
+Curve = Mapping[int, float]  # value by step
 
 MOST_POINTS: Final = 300
 _LOSS: Final = (
@@ -30,16 +33,31 @@ def learning_curves(groups: Mapping[str, Iterable[Run]]) -> tuple[Lines, ...]:
         groups: runs by the name that the legend shows.
     """
     lines = {name: [run.metrics() for run in runs] for name, runs in groups.items()}
+    loss, error = (
+        {name: [_curve(run, field) for run in runs] for name, runs in lines.items()} for field in ("loss", "test_error")
+    )
+    return learning_charts(loss, error)
 
-    def chart(field: str, title: str, note: str, *, unit: str, log: bool) -> Lines:
-        series = tuple(
-            made for name, runs in lines.items() if (made := _series(name, [_curve(r, field) for r in runs]))
-        )
+
+def learning_charts(
+    loss: Mapping[str, Sequence[Curve]], error: Mapping[str, Sequence[Curve]], *, of: str = ""
+) -> tuple[Lines, ...]:
+    """Charts of training loss and test error; one without curves is left out.
+
+    Args:
+        loss: training loss in nats, a curve for each seed, by the name that the legend shows.
+        error: test error in percent likewise.
+        of: whose curves they are, behind the titles; empty where the page says so.
+    """
+
+    def chart(curves: Mapping[str, Sequence[Curve]], title: str, note: str, *, unit: str, log: bool) -> Lines:
+        series = tuple(made for name, seeds in curves.items() if (made := curve_series(name, seeds)))
+        title = f"{title}, {of}" if of else title
         return Lines(series=series, x="step", unit=unit, log=log, title=title, note=note)
 
     charts = (
-        chart("loss", "Training loss", _LOSS, unit="nats", log=True),
-        chart("test_error", "Test error", _ERROR, unit="%", log=False),
+        chart(loss, "Training loss", _LOSS, unit="nats", log=True),
+        chart(error, "Test error", _ERROR, unit="%", log=False),
     )
     return tuple(c for c in charts if c.series)
 
@@ -53,7 +71,13 @@ def _curve(lines: list[dict[str, object]], field: str) -> dict[int, float]:
     return found
 
 
-def _series(name: str, curves: list[dict[int, float]]) -> Series | None:
+def curve_series(name: str, curves: Sequence[Curve]) -> Series | None:
+    """One curve: the mean over the seeds, with a band from the smallest to the largest.
+
+    Args:
+        name: of the curve.
+        curves: value by step, or by another whole number, of each seed; None comes back where all are empty.
+    """
     steps = sorted(set().union(*curves)) if curves else []
     if not steps:
         return None

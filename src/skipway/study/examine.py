@@ -91,7 +91,8 @@ def examine(
 ) -> Findings:
     """Measure statements, and judge each by its criterion.
 
-    Each verdict is written as it is found. A claim that cannot be decided at the budget says why.
+    Each verdict is written as it is found. A claim that cannot be decided at the budget says why. What is on record
+    stays where a measurement fails by an error: data that is not there, say.
 
     Args:
         ids: of claims; empty for all.
@@ -105,6 +106,7 @@ def examine(
 
     Raises:
         UnknownNameError: an unknown claim, before anything is measured.
+        KeyboardInterrupt: somebody asked to stop; the verdicts so far are kept, and the trainings go on the next time.
     """
     claims = [CLAIMS[name] for name in (ids or list(CLAIMS))]
     results = results or Results()
@@ -112,7 +114,8 @@ def examine(
     started, found = time.perf_counter(), []
     for claim in claims:
         examined = _examined(claim, bench)
-        results.write_claim(budget, claim.id, _kept(examined, budget))
+        if not examined.trouble:
+            results.write_claim(budget, claim.id, _kept(examined, budget))
         found.append(examined)
         if told is not None:
             told(examined)

@@ -80,21 +80,38 @@ class StudyOutcome(Shown):
         study: what was asked.
         budget: at which it was carried out.
         rows: with their runs, in the order of the table.
+        interrupted: whether somebody asked to stop before all was over.
+        troubles: what went wrong, a sentence for each run or measurement; empty where nothing did, or where nothing
+            was run.
     """
 
     study: Study
     budget: Budget
     rows: tuple[RowRuns, ...]
+    interrupted: bool = False
+    troubles: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether every run is over."""
-        return not self.missing
+        """Whether every run is over, and measured on where the study measures."""
+        return not self.missing and not self.unmeasured
 
     @property
     def missing(self) -> int:
         """Runs that are not over."""
         return sum(row.planned - len(row.records) for row in self.rows)
+
+    @property
+    def unmeasured(self) -> int:
+        """Runs that are over and that the study has not measured on, though it measures."""
+        if self.study.measure is None:
+            return 0
+        return sum(len(row.records.keys() - row.measured.keys()) for row in self.rows)
+
+    @property
+    def seconds(self) -> float:
+        """Of training, all runs together."""
+        return math.fsum(record.seconds for row in self.rows for record in row.records.values())
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -116,15 +133,16 @@ class StudyOutcome(Shown):
                 return row
         raise KeyError(label)
 
-    def effect(self, label: str, reference: str, *, of: str = "test_error") -> Effect | None:
+    def effect(self, label: str, reference: str, *, of: str = "test_error", group: str | None = None) -> Effect | None:
         """Difference of a row from another, paired by seed.
 
         Args:
             label: of the row; below 0 it has less.
             reference: label of the other.
             of: ``"test_error"`` in points, or ``"train_loss"`` in nats.
+            group: of both rows, where several groups have these labels.
         """
-        one, other = self.row(reference), self.row(label)
+        one, other = self.row(reference, group), self.row(label, group)
         if of == "train_loss":
             return paired_effect(one.losses, other.losses)
         return paired_effect(one.errors, other.errors)

@@ -14,8 +14,13 @@ _SOURCE: Final = Path(__file__).parents[1]
 
 @lru_cache(maxsize=1)
 def code_commit() -> str:
-    """The commit that is checked out, with ``+`` where the source differs from it; empty outside a repository."""
-    found = _git("rev-parse", "--short=10", "HEAD")
+    """The commit that is checked out, with ``+`` where the source differs from it; empty outside a repository.
+
+    Asked once for the whole process: a commit that is made meanwhile is not the code that runs.
+    """
+    # Installed beside somebody else's project, the source may lie inside that project's repository.
+    tracked = _git("ls-files", "--", str(_SOURCE / "__init__.py"))
+    found = _git("rev-parse", "--short=10", "HEAD") if tracked else ""
     return found + "+" * bool(found and _git("status", "--porcelain", "--", str(_SOURCE)))
 
 

@@ -87,6 +87,11 @@ class Record:
         """Mean of the last steps, in nats."""
         return as_number(self.result.get("train_loss"))
 
+    @property
+    def seconds(self) -> float:
+        """Of training, beside other runs."""
+        return as_number(self.result.get("seconds")) or 0.0
+
     @cached_property
     def failed(self) -> bool:
         """Whether the training came to nothing: not finite at the end, or within 0.05 of ln(classes)."""
@@ -121,6 +126,8 @@ class Record:
                 environment=dict(values["environment"]),
                 commit=str(values["commit"]),
             )
+        except SkipwayError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise SkipwayError(f"a record that does not hold {error}", "the file as it was written") from None
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skipway.errors import SkipwayError
 from skipway.study.record import Record, same_anywhere
 from skipway.train.folder import RunFolder, read_json, there
+from skipway.train.kept import check_environment, check_result
 from skipway.train.plan import safe_name
 
 if TYPE_CHECKING:
@@ -48,7 +50,18 @@ class Results:
             SkipwayError: the file holds something else.
         """
         path = self.record_path(spec)
-        return Record.from_dict(read_json(path)) if there(path) else None
+        if not there(path):
+            return None
+        values = read_json(path)
+        try:
+            record = Record.from_dict(values)
+        except SkipwayError as error:
+            raise SkipwayError(f"{path}: {error.given}", error.expected, error.hint) from None
+        check_result(path, record.result)
+        check_environment(path, record.environment)
+        if record.spec != same_anywhere(spec):
+            raise SkipwayError(f"{path} is the record of another run", "the spec that its name stands for")
+        return record
 
     def write_record(self, record: Record) -> None:
         """Write a record, whole or not at all."""
