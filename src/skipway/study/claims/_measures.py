@@ -1,0 +1,141 @@
+"""What several claims measure: Jacobians, what units pass on, digits learnt in a few steps.
+
+Shapes: N batch, C channels, H and W image, D width, S entries of a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from skipway.data import open_data
+from skipway.models import Net
+from skipway.spec import DataSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from skipway.models.stack import PlannedStack
+    from skipway.models.unit import PlannedUnit
+
+__all__ = ["EXACT", "GUESS", "Pass", "jacobian", "passes", "plain_text", "seeded", "smooth_branch", "train_on_digits"]
+
+# Of float64 arithmetic on tensors of some hundred entries: a hundred times its rounding.
+EXACT: Final = 1e-12
+GUESS: Final = math.log(10)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers by a seed; the generator is put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def smooth_branch(width: int) -> nn.Sequential:
+    """``W₂ tanh(W₁ x)`` in float64: (N,D) to (N,D)."""
+    return nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width)).double()
+
+
+def jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``∂function/∂x``, every entry by every entry: (S,S)."""
+    found = torch.autograd.functional.jacobian(function, x)
+    assert isinstance(found, Tensor)
+    return found.reshape(-1, x.numel())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """What one unit read, what its branch gave, and what it wrote."""
+
+    unit: PlannedUnit
+    x: Tensor
+    branch: Tensor
+    out: Tensor
+
+    @property
+    def keeps_shape(self) -> bool:
+        """Whether the stream leaves in the shape in which it came."""
+        return not self.unit.plan.site.changes_shape
+
+
+def passes(net: Net | PlannedStack, batch: Tensor) -> list[Pass]:
+    """Run a net, in the mode it is in, and note every unit's tensors."""
+    stack = net.stack if isinstance(net, Net) else net
+    given: list[Tensor] = []
+    noted: list[Pass] = []
+
+    def of_branch(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        given.append(output.detach().clone())
+
+    def of_unit(unit: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        x, out = inputs[0].detach().clone(), output.detach().clone()
+        noted.append(Pass(unit=unit, x=x, branch=given[-1], out=out))  # type: ignore[arg-type]  # hooked on units alone
+
+    handles = []
+    for unit in stack.built_units():
+        handles += [unit.branches[0].register_forward_hook(of_branch), unit.register_forward_hook(of_unit)]
+    try:
+        with torch.no_grad():
+            net(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return noted
+
+
+def train_on_digits(
+    net: nn.Module,
+    *,
+    steps: int,
+    seed: int = 0,
+    batch_size: int = 64,
+    lr: float = 0.1,
+    flat: bool = False,
+    behind: Callable[[int], None] | None = None,
+) -> list[float]:
+    """Train by SGD with momentum 0.9 at a constant rate, without weight decay; the same batches for every net of a seed.
+
+    Args:
+        net: of ten classes; left in train mode.
+        steps: of the optimiser.
+        seed: of the order of the data.
+        batch_size: N.
+        lr: learning rate.
+        flat: whether the net reads (N,D) rather than images.
+        behind: is told behind each step how many are done.
+
+    Returns:
+        The loss of every step, in nats; it ends early where one is not finite.
+    """
+    data = open_data(DataSpec(name="digits"), device=torch.device("cpu"))
+    batches = data.train(batch_size=batch_size, seed=seed)
+    parameter = next(net.parameters())
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
+    losses: list[float] = []
+    net.train()
+    for step in range(steps):
+        x, y = next(batches)
+        x = x.to(parameter.dtype)
+        loss = F.cross_entropy(net(x.flatten(1) if flat else x), y)
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            break
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        if behind is not None:
+            behind(step + 1)
+    return losses
+
+
+def plain_text(values: dict[str, float], form: str = ".2g") -> str:
+    """``name value, name value`` in order."""
+    return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
