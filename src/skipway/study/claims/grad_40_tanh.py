@@ -29,7 +29,7 @@ def input_gradient(residual: bool, depth: int = 40, width: int = 64) -> float:
     """The document's function, word for word but for its names: norm of the gradient of the input, (8,D)."""
     layers = [nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(depth)]
     x = torch.randn(8, width, requires_grad=True)
-    stack = Stack(layers, "pre_norm" if residual else "plain", norm="none", act="none")
+    stack = Stack(layers, "post_act" if residual else "plain", norm="none", act="none")
     stack(x).sum().backward()
     assert x.grad is not None
     return float(x.grad.norm())
@@ -74,7 +74,7 @@ def judged(pairs: Sequence[tuple[float, float]]) -> Judgement:
                     Series(name="printed, with", y=(PRINTED[1],) * len(pairs)),
                 ),
                 x="seed", log=True, title="Norm of the gradient of the input behind 40 tanh layers",
-                note="The printed figures lie outside of what any seed gives.",
+                note="How far the printed figures are from those of any seed.",
             ),
         ) if len(pairs) > 1 else (),
     )  # fmt: skip

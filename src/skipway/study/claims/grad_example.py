@@ -55,4 +55,4 @@ def judged(without: float, with_shortcut: float) -> Judgement:
 )
 def check(bench: Bench) -> Judgement:
     """Two units of one weight."""
-    return judged(gradient("plain"), gradient("pre_norm"))
+    return judged(gradient("plain"), gradient("post_act"))

@@ -64,7 +64,6 @@ def check(bench: Bench) -> Judgement:
     distances = {name: distance(unit, x) for name, (unit, x) in units.items()}
     with seeded(1):
         found = passes(create_model("resnet8", width=4).double(), torch.randn(2, 3, 4, 4).double())
-    # The stream in front of it: what a ReLU lets pass is never negative, so the ReLU cuts by the branch alone.
     relu_behind = distance(found[0].unit, found[0].x)
     judgement = judged(distances, relu_behind)
     unit, x = units["linear layers"]
@@ -81,7 +80,7 @@ def check(bench: Bench) -> Judgement:
 
 def _units() -> dict[str, tuple[PlannedUnit, Tensor]]:
     with seeded(0):
-        single = Unit(smooth_branch(4), "pre_norm", norm="none")
+        single = Unit(smooth_branch(4), "pre_norm").double()
         images = torch.randn(2, 3, 4, 4).double()
         tokens = torch.randint(0, 256, (1, 3))
         found: dict[str, tuple[PlannedUnit, Tensor]] = {"linear layers": (single, torch.randn(2, 4).double())}

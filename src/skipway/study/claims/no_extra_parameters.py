@@ -11,11 +11,11 @@ from skipway.parts import Table
 from skipway.study.claim import Bench, Judgement, claim
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
-__all__ = ["counts", "judged", "parameters"]
+__all__ = ["counts", "depths", "judged", "parameters"]
 
 _PLAIN: Final = "plain"
 
@@ -25,21 +25,24 @@ def parameters(net: nn.Module) -> int:
     return sum(p.numel() for p in net.parameters())
 
 
-def counts(residual: str = "resnet{depth}", plain: str = "plain{depth}") -> dict[int, tuple[int, int]]:
-    """Parameters of the plain and of the residual net, by depth, at every listed depth of plain nets.
+def depths() -> list[int]:
+    """Listed depths of plain nets."""
+    return sorted(int(name.removeprefix(_PLAIN)) for name in list_models(f"{_PLAIN}*"))
+
+
+def counts(of: Sequence[int], residual: str = "resnet{depth}") -> dict[int, tuple[int, int]]:
+    """Parameters of the plain and of the residual net, by depth.
 
     Args:
+        of: which depths.
         residual: name of the residual net, with ``{depth}``.
-        plain: name of the plain net.
     """
-    depths = sorted(int(name.removeprefix(_PLAIN)) for name in list_models(f"{_PLAIN}*"))
     with torch.device("meta"):
         return {
-            depth: (
-                parameters(create_model(plain.format(depth=depth))),
-                parameters(create_model(residual.format(depth=depth))),
+            depth: tuple(  # type: ignore[misc]  # of two
+                parameters(create_model(name.format(depth=depth))) for name in (f"{_PLAIN}{{depth}}", residual)
             )
-            for depth in depths
+            for depth in of
         }
 
 
@@ -78,4 +81,5 @@ def judged(found: Mapping[int, tuple[int, int]], projected: Mapping[int, tuple[i
 )
 def check(bench: Bench) -> Judgement:
     """Every listed depth, built without memory."""
-    return judged(counts(), counts("resnet{depth}@post_act(shortcut=B)"))
+    every = depths()
+    return judged(counts(every), counts(every[:1], "resnet{depth}@post_act(shortcut=B)"))
