@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skipway.diagnostics.inspection import Inspection
     from skipway.train.run import Run
 
-__all__ = ["GUESSING", "Summary", "first_over_last", "training_failed"]
+__all__ = ["GUESSING", "Summary", "effect_dict", "first_over_last", "spread_dict", "training_failed"]
 
 # A net that has learnt nothing spreads its bets over all classes: a loss of ln(classes), in nats; this near counts.
 GUESSING: Final = 0.05
@@ -87,8 +87,8 @@ class Summary:
         return {
             "model": self.model,
             "runs": self.n,
-            "test_error_percent": _spread_dict(self.test_error),
-            "train_loss_nats": _spread_dict(self.train_loss),
+            "test_error_percent": spread_dict(self.test_error),
+            "train_loss_nats": spread_dict(self.train_loss),
             "failed_seeds": list(self.failed),
             "parameters": self.parameters,
             "flops_per_sample": self.flops,
@@ -135,7 +135,8 @@ def as_number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _spread_dict(found: Spread | None) -> dict[str, Any] | None:
+def spread_dict(found: Spread | None) -> dict[str, Any] | None:
+    """A spread as JSON-ready values."""
     if found is None:
         return None
     return {"n": found.n, "mean": found.mean, "sd": found.sd, "low": found.low, "high": found.high}
