@@ -42,12 +42,14 @@ def gaps(stretch: list[Pass]) -> list[list[float | None]]:
     streams = [*(p.x for p in stretch), stretch[-1].out]
     rows: list[list[float | None]] = []
     for start in range(len(stretch)):
-        total, row = streams[start], [None] * (start + 1)
+        row: list[float | None] = [None] * (start + 1)
+        # The branches by themselves: added to the stream in order they would only repeat the run.
+        total = torch.zeros_like(streams[start])
         for end in range(start, len(stretch)):
             total = total + stretch[end].branch
             reached = streams[end + 1]
-            row.append(float((reached - total).abs().max() / reached.abs().max()))  # type: ignore[arg-type]  # of numbers
-        rows.append(row)  # type: ignore[arg-type]  # of numbers
+            row.append(float((reached - streams[start] - total).abs().max() / reached.abs().max()))
+        rows.append(row)
     return rows
 
 

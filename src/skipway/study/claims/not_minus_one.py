@@ -132,8 +132,10 @@ def _drawn(name: str, shrink: float, draw: int) -> list[float]:
     with seeded(draw):
         net = create_model(name).double()
         batch, classes = net.dummy_input(8), net.num_classes
-        batch = batch[..., :8, :8] if batch.dim() == 4 else batch[:, :12]
-        batch = batch if batch.dtype == torch.int64 else batch.double()
+        if batch.dtype == torch.int64:
+            batch = batch[:, :12]
+        else:
+            batch = batch[..., :8, :8].double() if batch.dim() == 4 else batch.double()
         labels = torch.randint(0, classes, (8,)) if name != "gpt_nano" else None
         with torch.no_grad():
             for unit in net.stack.units:
