@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from skipway.cli.claims import claims_command
 from skipway.cli.compare import compare_command
 from skipway.cli.complete import (
     LOSSES,
@@ -23,6 +24,7 @@ from skipway.cli.complete import (
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
 from skipway.cli.lesion import lesion_command
 from skipway.cli.report import report_command
+from skipway.cli.study import study_command
 from skipway.cli.train import train_command
 from skipway.errors import SkipwayError, suggest
 
@@ -58,12 +60,15 @@ def root(
 
 @app.command("list")
 def list_command(
-    what: Annotated[str, typer.Argument(help="models, designs, rules, recipes or data", autocompletion=complete_list)],
+    what: Annotated[
+        str,
+        typer.Argument(help="models, designs, rules, recipes, data, studies or claims", autocompletion=complete_list),
+    ],
     pattern: Annotated[
         str | None, typer.Argument(help="part of a name, or a shell pattern; 'tv:*' lists torchvision's models")
     ] = None,
 ) -> int:
-    """List models, designs, rules, recipes or data sets."""
+    """List models, designs, rules, recipes, data sets, studies or claims."""
     from skipway.cli.catalog import list_names
 
     return list_names(what, pattern)
@@ -194,6 +199,8 @@ app.command("train")(train_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 app.command("lesion")(lesion_command)
+app.command("study")(study_command)
+app.command("claims")(claims_command)
 
 
 def run(arguments: list[str] | None = None) -> int:

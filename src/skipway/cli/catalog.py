@@ -21,8 +21,9 @@ __all__ = ["LISTS", "design_parts", "list_names", "rule_names", "show_rules"]
 
 _PLURALS: Final = {
     "model": "models", "design": "designs", "rule": "rules", "recipe": "recipes", "data set": "data",
+    "study": "studies", "claim": "claims",
 }  # fmt: skip
-LISTS: Final = ("models", "designs", "rules", "recipes", "data")
+LISTS: Final = ("models", "designs", "rules", "recipes", "data", "studies", "claims")
 
 
 def list_names(what: str, pattern: str | None) -> int:
@@ -32,7 +33,7 @@ def list_names(what: str, pattern: str | None) -> int:
             raise UnknownNameError("list", what, LISTS)
     shown: dict[str, Callable[[str | None], int]] = {
         "models": _list_models, "designs": _list_designs, "rules": _list_rules, "recipes": _list_recipes,
-        "data": _list_data,
+        "data": _list_data, "studies": _list_studies, "claims": _list_claims,
     }  # fmt: skip
     return shown[what](pattern)
 
@@ -86,6 +87,24 @@ def _list_data(pattern: str | None) -> int:
         print(name)
     if sys.stdout.isatty():
         print("also any folder of class folders, by its path")
+    return 0
+
+
+def _list_studies(pattern: str | None) -> int:
+    from skipway.study.published import STUDIES
+
+    names = _matching("study", list(STUDIES), pattern)
+    rows = tuple((name, STUDIES[name].title, STUDIES[name].source) for name in names)
+    show([Table(columns=("study", "what", "source"), rows=rows)])
+    return 0
+
+
+def _list_claims(pattern: str | None) -> int:
+    from skipway.study.claim import CLAIMS
+
+    names = _matching("claim", list(CLAIMS), pattern)
+    rows = tuple((name, CLAIMS[name].least, CLAIMS[name].statement) for name in names)
+    show([Table(columns=("claim", "decided at", "statement"), rows=rows)])
     return 0
 
 

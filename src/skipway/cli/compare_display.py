@@ -25,13 +25,17 @@ _OVER: Final = ("finished", "diverged", "stopped", "failed", "died")
 
 
 class CompareDisplay(ProgressDisplay, StudyListener):
-    """Shows a comparison on the terminal; where there is none, a line now and then."""
+    """Shows a comparison, or one study after the other; where there is no terminal, a line now and then.
 
-    def __init__(self) -> None:
+    Args:
+        stderr: whether it is shown there, since standard output is for something else.
+    """
+
+    def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(
             TextColumn("{task.description}"), BarColumn(bar_width=24), TaskProgressColumn(),
             TextColumn("{task.fields[loss]}"), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
-            console=LastingConsole(highlight=False, soft_wrap=True), speed_sec=120,
+            console=LastingConsole(highlight=False, soft_wrap=True, stderr=stderr), speed_sec=120,
         )  # fmt: skip
         self._all: TaskID | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -41,7 +45,8 @@ class CompareDisplay(ProgressDisplay, StudyListener):
 
     def moved(self, states: Sequence[RunState]) -> None:
         """Move the bars, and say which runs are over."""
-        if self._all is None:
+        if self._all is None or self._others(states):
+            self._clear()
             # What was done before is not said again, and is no measure of the speed.
             self._said.update(s.name for s in states if s.status in _OVER)
             self._all = self._progress.add_task("all runs", total=sum(s.steps for s in states), loss="")
@@ -51,6 +56,19 @@ class CompareDisplay(ProgressDisplay, StudyListener):
             self._show(state)
         if not self._console.is_terminal and time.monotonic() - self._spoke > _EVERY_SEC:
             self._say(self._line(states))
+
+    def _others(self, states: Sequence[RunState]) -> bool:
+        """Whether these are other runs than before: of the next study, maybe with the same names."""
+        if [s.name for s in states] != [s.name for s in self.states]:
+            return True
+        return all(s.status in _OVER for s in self.states) and any(s.status not in _OVER for s in states)
+
+    def _clear(self) -> None:
+        """Forget the runs that were shown before."""
+        for task in (*self._tasks.values(), *([] if self._all is None else [self._all])):
+            if task in self._progress.task_ids:
+                self._progress.remove_task(task)
+        self._tasks, self._said = {}, set()
 
     def stopping(self) -> None:
         """Say what Ctrl-C does."""

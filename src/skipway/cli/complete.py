@@ -13,6 +13,7 @@ __all__ = [
     "LOSSES",
     "PROFILES",
     "SEVERITIES",
+    "complete_claim",
     "complete_from",
     "complete_list",
     "complete_loss",
@@ -20,6 +21,7 @@ __all__ = [
     "complete_profile",
     "complete_rule",
     "complete_severity",
+    "complete_study",
 ]
 
 PROFILES: Final = ("fast", "default", "thorough")
@@ -55,7 +57,22 @@ def complete_rule(incomplete: str) -> list[str]:
 
 def complete_list(incomplete: str) -> list[str]:
     """What can be listed."""
-    return [kind for kind in ("models", "designs", "rules", "recipes", "data") if kind.startswith(incomplete)]
+    kinds = ("models", "designs", "rules", "recipes", "data", "studies", "claims")
+    return [kind for kind in kinds if kind.startswith(incomplete)]
+
+
+def complete_study(incomplete: str) -> list[str]:
+    """Studies that begin so."""
+    from skipway.study.published import STUDIES
+
+    return [name for name in STUDIES if name.startswith(incomplete)]
+
+
+def complete_claim(incomplete: str) -> list[str]:
+    """Claims that begin so."""
+    from skipway.study.claim import CLAIMS
+
+    return [name for name in CLAIMS if name.startswith(incomplete)]
 
 
 def complete_loss(incomplete: str) -> list[str]:

@@ -20,8 +20,12 @@ __all__ = ["TONES", "examined_dict", "findings_dict", "findings_parts", "finding
 
 _SCHEMA: Final = "skipway.claims/1.0"
 TONES: Final[dict[Verdict, Tone]] = {
-    "holds": "good", "holds only if": "warning", "does not hold": "bad", "documentary": "plain", "not measured": "muted",
-}  # fmt: skip
+    "holds": "good",
+    "holds only if": "warning",
+    "does not hold": "bad",
+    "documentary": "plain",
+    "not measured": "muted",
+}
 _COUNTED: Final[dict[Verdict, tuple[str, str]]] = {
     "holds": ("holds", "hold"),
     "holds only if": ("holds only if …", "hold only if …"),

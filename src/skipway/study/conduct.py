@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skipway.errors import SkipwayError
+from skipway.errors import SkipwayError, UnknownNameError
 from skipway.study.launch import launcher_named
 from skipway.study.listen import StudyListener
 from skipway.study.machine import worker_devices, workers_and_threads
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skipway.study.published import Row, Study
     from skipway.train.run import Run
 
-__all__ = ["conduct", "study_outcome"]
+__all__ = ["conduct", "rows_named", "study_outcome"]
 
 
 def conduct(  # noqa: PLR0913  # keywords of one call, all optional
@@ -190,11 +190,6 @@ def _specs(
     study: Study, budget: Budget, *, root: str | None, seeds: int | None, only: Sequence[str]
 ) -> dict[Row, list[RunSpec]]:
     """The runs of each row, seed by seed."""
-    rows = study.rows(budget)
-    labels = {row.label for row in rows}
-    for label in only:
-        if label not in labels:
-            raise SkipwayError(f"no row {label!r} in {study.id}", "one of: " + ", ".join(sorted(labels)))
     numbers = seeds_from(study.seeds(budget) if seeds is None else seeds, 0)
 
     def spec(row: Row, seed: int) -> RunSpec:
@@ -202,7 +197,26 @@ def _specs(
         data = replace(settings.data, root=root if settings.data.root is None else settings.data.root)
         return replace(settings, model=row.model, seed=seed, data=data)
 
-    return {row: [spec(row, seed) for seed in numbers] for row in rows if not only or row.label in only}
+    return {row: [spec(row, seed) for seed in numbers] for row in rows_named(study, budget, only)}
+
+
+def rows_named(study: Study, budget: Budget, labels: Sequence[str] = ()) -> tuple[Row, ...]:
+    """Rows of a study by their labels; all where none is given.
+
+    Args:
+        study: which.
+        budget: rows may differ by budget.
+        labels: of the rows; those of several groups that have a label are all meant.
+
+    Raises:
+        UnknownNameError: a row that the study has not.
+    """
+    rows = study.rows(budget)
+    known = list(dict.fromkeys(row.label for row in rows))
+    for label in labels:
+        if label not in known:
+            raise UnknownNameError(f"row of {study.id}", label, known)
+    return tuple(row for row in rows if not labels or row.label in labels)
 
 
 def _wanted(study: Study, spec: RunSpec, results: Results) -> bool:

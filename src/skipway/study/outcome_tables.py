@@ -30,8 +30,8 @@ FAILED: Final = (
 )
 _ORDER: Final = "Whether our rows come in the published order; the values belong to different budgets."
 _EFFECTS: Final = (
-    "Intervals that leave 0 out: 95-percent intervals of the mean difference, paired by seed (Student's t); below 0 the "
-    "row has less than the first."
+    "Intervals that leave 0 out: 95-percent intervals of the mean difference, paired by seed (Student's t); below 0 "
+    "the row has less than the first."
 )
 _ONE_SEED: Final = "Nothing yet: one seed has no spread, and a difference may be chance."
 
@@ -187,20 +187,15 @@ def measured_charts(outcome: StudyOutcome) -> tuple[Lines, ...]:
     from skipway.study.curves import curve_series
 
     by_row = {_name(outcome, r): _lists(r.measured.values()) for r in outcome.rows}
+    what = f"{outcome.study.measures}. " if outcome.study.measures else ""
+    note = f"{what}The line is the mean over the seeds, the band reaches from the smallest to the largest."
     charts = []
     for name in dict.fromkeys(name for lists in by_row.values() for name in lists):
         series = [curve_series(row, lists[name]) for row, lists in by_row.items() if name in lists]
         words = _words(name)
         _, by, axis = words.rpartition("by ")
-        charts.append(
-            Lines(
-                series=tuple(s for s in series if s is not None),
-                x=axis if by else "place",
-                title=words.capitalize(),
-                note=f"{outcome.study.measures}. The line is the mean over the seeds, the band reaches from the "
-                "smallest to the largest.".lstrip(". "),
-            )  # fmt: skip
-        )
+        known = tuple(s for s in series if s is not None)
+        charts.append(Lines(series=known, x=axis if by else "place", title=words.capitalize(), note=note))
     return tuple(chart for chart in charts if chart.series)
 
 
