@@ -101,6 +101,108 @@ def test_structure_only_warns_where_the_branch_cannot_have_returned_the_write() 
     assert not of_rule("shortcut-overwritten", stem(Unit(rebound)), torch.randn(4, 8), structure_only=True)
 
 
+# Writes whose result is dropped, or that go to a part of x: all by two names of one tensor, or by one.
+
+
+def dropped(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    h = x
+    h.relu_()
+    return x + unit.body(h)  # type: ignore[operator]
+
+
+def shortcut_named(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    shortcut = x
+    x.relu_()
+    return shortcut + unit.body(x)  # type: ignore[operator]
+
+
+def by_a_function(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def body(t: torch.Tensor) -> torch.Tensor:
+        t.relu_()
+        return unit.body(t)  # type: ignore[no-any-return,operator]
+
+    return x + body(x)
+
+
+def part_of_an_alias(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    h = x
+    h[:, :4] = 1.0
+    return x + unit.body(h)  # type: ignore[operator]
+
+
+def part_twice(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    h = x
+    h[:, 4:] *= 3
+    h[..., 0].mul_(2)
+    return x + unit.body(h)  # type: ignore[operator]
+
+
+def one_name(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x.relu_()
+    x[:, :4] = 1.0
+    x[:, 4:] *= 3
+    return x + unit.body(x)  # type: ignore[operator]
+
+
+def one_name_by_a_function(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    def relu(t: torch.Tensor) -> torch.Tensor:
+        t.relu_()
+        return t
+
+    x = relu(x)
+    return x + unit.body(x)  # type: ignore[operator]
+
+
+def second_name_unread(unit: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    h = x
+    h.relu_()
+    return h + unit.body(h)  # type: ignore[operator]
+
+
+MENDED: dict[Any, Callable[[torch.Tensor], torch.Tensor]] = {
+    dropped: torch.relu,
+    shortcut_named: torch.relu,
+    by_a_function: torch.relu,
+    part_of_an_alias: lambda x: torch.cat([torch.ones_like(x[:, :4]), x[:, 4:]], 1),
+    part_twice: lambda x: torch.cat([x[:, :1] * 2, x[:, 1:4], x[:, 4:] * 3], 1),
+}
+
+
+@pytest.mark.parametrize("forward", MENDED, ids=lambda f: f.__name__)
+def test_a_write_without_a_result_is_told_by_names(forward: Any) -> None:
+    model, batch = stem(Unit(forward), Unit(forward)), torch.randn(4, 8)
+    mended = stem(*[Unit(lambda unit, x: x + unit.body(MENDED[forward](x))) for _ in range(2)])
+    mended.load_state_dict(model.state_dict())
+    (found,) = of_rule("shortcut-overwritten", model, batch)
+    with torch.no_grad():
+        expected = (mended(batch) - model(batch)).abs().max()
+    assert found.severity == "error"
+    assert found.evidence["largest_output_difference"] == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize(
+    "forward", [one_name, one_name_by_a_function, second_name_unread], ids=lambda f: f.__name__
+)  # fmt: skip
+def test_a_write_that_all_read_by_one_name_is_meant(forward: Any) -> None:
+    assert not of_rule("shortcut-overwritten", stem(Unit(forward), Unit(forward)), torch.randn(4, 8))
+
+
+def test_names_outside_of_the_unit_are_not_tried() -> None:
+    """One run for the result, two for the names in the unit's code; that of the loop around it is nobody's business."""
+
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.units = nn.ModuleList(Unit(one_name) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for unit in self.units:
+                x = unit(x)
+            return x
+
+    assert inspect(stem(Loop()), torch.randn(4, 8)).runs["shortcut-overwritten"] == 3
+
+
 def test_a_matrix_and_its_transpose_are_not_one_tensor() -> None:
     model = stem(Unit(lambda _, x: x + x.mT))
     assert not of_rule("self-add", model, torch.randn(2, 8, 8))

@@ -10,6 +10,7 @@ from faults.case import healthy, pair
 from faults.nets import (
     Attention,
     ConvNet,
+    Residual,
     TokenNet,
     bn_relu,
     conv,
@@ -92,6 +93,143 @@ pair("shortcut-overwritten", "token_view", lambda f: TokenNet([ScaledView(f) for
 pair("shortcut-overwritten", "functional", lambda f: ConvNet([HardSwish(f) for _ in range(3)]), images(),
      severity="error", where="units", mode="eval", reason="F.leaky_relu(inplace=True), in eval mode")  # fmt: skip
 
+# The result of the in-place call is dropped: it is the name that the code goes on with.
+
+
+class StatementReLU(nn.Module):
+    """A branch whose first line is a statement that writes into what the block still holds."""
+
+    def __init__(self, inplace: bool, width: int = 16) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.conv = conv(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.inplace:
+            F.relu_(x)
+        else:
+            x = F.relu(x)
+        return self.conv(x)
+
+
+class SecondName(nn.Module):
+    """One forward that holds x under two names and writes by one of them."""
+
+    def __init__(self, inplace: bool, width: int = 16) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.conv = conv(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shortcut = x
+        if self.inplace:
+            x.clamp_(min=0)
+        else:
+            x = x.clamp(min=0)
+        return self.conv(x) + shortcut
+
+
+def _centre_(x: torch.Tensor) -> None:
+    x.sub_(x.mean(-1, keepdim=True))
+
+
+class CentredByHelper(nn.Module):
+    """A function without a result centres what it is given; it is given x under a second name."""
+
+    def __init__(self, inplace: bool, width: int = 32) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.inner = mlp(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x if self.inplace else x.clone()
+        _centre_(h)
+        return x + self.inner(h)
+
+
+class ScaledStatement(nn.Module):
+    """A view of x is scaled by a statement."""
+
+    def __init__(self, inplace: bool, width: int = 32) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.query, self.out = nn.Linear(width // 4, width // 4), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, d = x.shape
+        q = x.view(n, t, 4, d // 4) if self.inplace else x.clone().view(n, t, 4, d // 4)
+        q.mul_((d // 4) ** -0.5)
+        return x + self.out(self.query(q).reshape(n, t, d))
+
+
+pair("shortcut-overwritten", "statement", lambda f: ConvNet([Residual(StatementReLU(f)) for _ in range(3)]), images(),
+     severity="error", where="units", reason="F.relu_(x) as a statement in the branch's own forward")  # fmt: skip
+pair("shortcut-overwritten", "second_name", lambda f: ConvNet([SecondName(f and k == 1) for k in range(3)]), images(),
+     severity="error", where="units.1", reason="shortcut = x, then x.clamp_(min=0) as a statement")  # fmt: skip
+pair("shortcut-overwritten", "helper", lambda f: TokenNet([CentredByHelper(f) for _ in range(3)], norm=nn.Identity()),
+     ids(), severity="error", where="layers", reason="h = x, and a function that writes into h")  # fmt: skip
+pair("shortcut-overwritten", "view_statement", lambda f: TokenNet([ScaledStatement(f) for _ in range(2)]), ids(),
+     severity="error", where="layers", reason="q = x.view(…); q.mul_(s) as a statement")  # fmt: skip
+
+# Only a part of x is written.
+
+
+class ShiftedInPlace(nn.Module):
+    """A channel shift, in place: the first channels move by one column, the next ones are dropped."""
+
+    def __init__(self, inplace: bool, width: int = 16) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.conv = conv(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted = x if self.inplace else x.clone()
+        shifted[:, :4, :, 1:] = x[:, :4, :, :-1].clone()
+        shifted[:, 4:6] = 0
+        return self.conv(shifted)
+
+
+class RotatedInPlace(nn.Module):
+    """Half of every token is rotated in the tensor that attention was given."""
+
+    def __init__(self, inplace: bool, width: int = 32) -> None:
+        super().__init__()
+        self.inplace, self.width = inplace, width
+        self.attention = Attention(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.inplace:
+            x = x.clone()
+        angle = torch.arange(x.shape[1], dtype=x.dtype)[:, None]
+        half = self.width // 2
+        a, b = x[..., : half // 2].clone(), x[..., half // 2 : half].clone()
+        x[..., : half // 2] = a * angle.cos() - b * angle.sin()
+        x[..., half // 2 : half] = a * angle.sin() + b * angle.cos()
+        return self.attention(x)
+
+
+class ScaledColumn(nn.Module):
+    """One forward: the first column of the branch's input is doubled through a view, the last four are augmented."""
+
+    def __init__(self, inplace: bool, width: int = 32) -> None:
+        super().__init__()
+        self.inplace = inplace
+        self.inner = mlp(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x if self.inplace else x.clone()
+        h[..., 0].mul_(2)
+        h[..., -4:] += 0.5
+        return x + self.inner(h)
+
+
+pair("shortcut-overwritten", "shift", lambda f: ConvNet([Residual(ShiftedInPlace(f)) for _ in range(3)]), images(),
+     severity="error", where="units", reason="x[:, :4] = … in the branch")  # fmt: skip
+pair("shortcut-overwritten", "rotated", lambda f: TokenNet([Residual(RotatedInPlace(f)) for _ in range(3)]), ids(),
+     severity="error", where="layers", reason="positions are written into a part of x")  # fmt: skip
+pair("shortcut-overwritten", "column", lambda f: TokenNet([ScaledColumn(f) for _ in range(3)]), ids(),
+     severity="error", where="layers", reason="h = x; h[..., 0].mul_(2); h[..., -4:] += …")  # fmt: skip
+
 
 class InPlaceAfterNorm(nn.Module):
     def __init__(self, width: int = 16) -> None:
@@ -124,6 +262,63 @@ healthy("shortcut-overwritten", "after_add", lambda: ConvNet([InPlaceAfterAdd() 
         reason="in place on the sum: nobody reads it before")  # fmt: skip
 healthy("shortcut-overwritten", "cloned", lambda: ConvNet([Cloned(True) for _ in range(3)]), images(),
         reason="the branch gets a copy to write into")  # fmt: skip
+
+
+class Statements(nn.Module):
+    """Every line is an in-place statement, and there is one name: x.add_(F(x)) is the join itself."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Sequential(nn.LayerNorm(width), mlp(width)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x
+        out.add_(self.first(out.clone()))
+        out.mul_(0.9)
+        out.add_(self.second(out.clone()))
+        return out
+
+
+class Masked(nn.Module):
+    """Padding is zeroed in the stream before branch and shortcut read it, by the only name that it has."""
+
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.branch = conv_bn(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x[..., -1] = 0
+        x[:, :2].mul_(0.5)
+        F.relu_(x)
+        return x + self.branch(x)
+
+
+class WrittenFresh(nn.Module):
+    """Positions are written into a tensor of the branch's own, rows into a cache."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.position = nn.Parameter(0.1 * torch.randn(64, width))
+        self.attention, self.norm = Attention(width), nn.LayerNorm(width)
+        self.register_buffer("cache", torch.zeros(2, 64, width), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.empty_like(x)
+        h[..., :16] = x[..., :16]
+        h[..., 16:] = x[..., 16:] + self.position[: x.shape[1], 16:]
+        y = self.norm(x)
+        y[:, :1] += self.position[:1]
+        cache = self.cache
+        cache[:, : x.shape[1]] = y
+        return x + self.attention(h + cache[:, : x.shape[1]])
+
+
+healthy("shortcut-overwritten", "statements", lambda: TokenNet([Statements() for _ in range(3)]), ids(),
+        reason="x.add_(F(x)) as a statement is the join, whatever names its tensor has")  # fmt: skip
+healthy("shortcut-overwritten", "masked", lambda: ConvNet([Masked() for _ in range(3)]), images(),
+        reason="written before branch and shortcut, which read it by one name")  # fmt: skip
+healthy("shortcut-overwritten", "fresh", lambda: TokenNet([WrittenFresh() for _ in range(3)]), ids(),
+        reason="partial writes into a fresh tensor, a norm's output and a cache")  # fmt: skip
 
 # --- inplace-add: destroys what backward needs ---
 

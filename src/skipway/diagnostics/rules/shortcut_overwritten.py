@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.rules._joins import apart, called, path_of, times
-from skipway.diagnostics.rules._overwritten import Suspect, rewritten, suspects
+from skipway.diagnostics.rules._joins import called, path_of, times
+from skipway.diagnostics.rules._overwritten import Suspect, mended, rewritten, suspects
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from skipway.diagnostics.finding import Finding
+    from skipway.diagnostics.rules._renamed import Rename
 
 __all__ = ["shortcut_overwritten"]
 
@@ -40,11 +41,14 @@ batch = torch.randn(2, 3, 8, 8)
     "shortcut-overwritten",
     severity="error",
     summary="An in-place operation in the branch rewrites x before the shortcut reads it.",
-    explanation="The shortcut is not the identity that the code shows: it reads what the branch wrote into x. Where an"
-    " in-place write inside a unit reaches its shortcut, the model runs again with that write going to a copy. If the"
-    " shortcut then reads another value than the branch, the code holds x under two names; x = relu_(x) holds one, and"
-    " the two runs are equal. A ReLU(inplace=True) on a tensor that nobody reads again is healthy. Not measured, it is"
-    " a warning, given only where the write lies in a module that goes on to weights of its own.",
+    explanation="The shortcut is not the identity that the code shows: it reads what the branch wrote into x, or into a"
+    " part of it. Where an in-place write inside a unit reaches its shortcut, the model runs again with that write"
+    " going to a copy. If the shortcut then reads another value than the branch, the code holds x under two names;"
+    " x = relu_(x) holds one, and the two runs are equal. Where nobody reads the result of the write (x.relu_() as a"
+    " statement, x[:, :4] = y), one after the other of the names that stand for x in the code up to the join is given"
+    " the copy. A ReLU(inplace=True) on a tensor that nobody reads again is healthy, and so are x.add_(F(x)), which is"
+    " the join, and a mask written into x by its only name. Not measured, it is a warning, given only where the write"
+    " lies in a module that goes on to weights of its own.",
     fix="make the operation out of place, or give the branch a clone of x",
     source="vq-vae-2-pytorch issue 60; iresnet issue 2; sglang pull request 28005",
     faulty=_FAULTY,
@@ -65,19 +69,19 @@ def shortcut_overwritten(evidence: Evidence) -> Iterator[Finding]:
     shown = [s for s in found if s.write in writes]
     if not shown:
         return
-    change = _change(evidence, sorted(writes))
+    change = _change(evidence, writes)
     if change is not None and change[0] > 0:
         yield _finding(evidence, shown, change)
 
 
-def _change(evidence: Evidence, writes: list[int]) -> tuple[float, float] | None:
+def _change(evidence: Evidence, writes: Mapping[int, Rename | None]) -> tuple[float, float] | None:
     """Largest difference of any output between the model as it is and with the writes out of place, and its share."""
     lab = evidence.lab
     if lab is None:
         return None
     try:
         before = lab.outputs("shortcut-overwritten")
-        after = lab.outputs("shortcut-overwritten", around=apart(evidence.model, evidence.graph, writes))
+        after = lab.outputs("shortcut-overwritten", around=mended(evidence, writes))
     except Exception:  # noqa: BLE001  # then nothing is shown
         return None
     pairs = [(a, b) for a, b in zip(before, after, strict=False) if a.is_floating_point() and a.shape == b.shape]
@@ -93,8 +97,11 @@ def _finding(evidence: Evidence, found: list[Suspect], change: tuple[float, floa
     place = path_of(first.write, evidence)
     unit = path_of(first.add, evidence) if first.unit is None else evidence.units[first.unit].path
     count = len({s.write for s in found})
+    # An assignment to a part has no result and no out-of-place form.
+    part = node.caller is not None and node.caller[1] == "__setitem__"
+    what = "x[…] = …" if part else f"{node.op}_"
     numbers: dict[str, float | int | str] = {
-        "writes": count, "operation": f"{node.op}_", "module": called(place), "unit": called(unit),
+        "writes": count, "operation": what, "module": called(place), "unit": called(unit),
         "shape": str(list(node.shape)),
     }  # fmt: skip
     if change is not None:
@@ -102,10 +109,12 @@ def _finding(evidence: Evidence, found: list[Suspect], change: tuple[float, floa
     cls = graph.calls[node.call].cls
     at_module = bool(place) and node.op.replace("_", "") in cls.lower()
     how = f"nn.{cls}(inplace=False) for {place}" if at_module else f"the out-of-place {node.op} in {called(place)}"
+    if part:
+        how = f"torch.cat of the parts in {called(place)}"
     tail = f"; out of place the output differs by up to {change[0]:.3g}" if change else " (not measured)"
     return RULES["shortcut-overwritten"].finding(
         unit,
-        f"{node.op}_ in {called(place)} rewrites x before the shortcut of {called(unit)} reads it{times(count)}{tail}",
+        f"{what} in {called(place)} rewrites x before the shortcut of {called(unit)} reads it{times(count)}{tail}",
         numbers,
         severity="error" if change else "warning",
         fix=f"{how}, or a clone: the branch reads x.clone()",
