@@ -31,7 +31,7 @@ def test_demo_in_small(
     demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "skipway.study.compare.run_jobs", lambda jobs, **_: {job: carry_out(job) for job in jobs}
+        "skipway.study.pool.run_jobs", lambda jobs, **_: {job: carry_out(job) for job in jobs}
     )  # in this process, which has torch already
     monkeypatch.setattr("skipway.study.speed.cores", lambda: 1)
     assert demo.main(("plain8", "resnet8"), out=tmp_path / "demo", steps=4, seeds=1) == 0

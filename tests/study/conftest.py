@@ -59,7 +59,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.extend(job.name for job in jobs)
         return {job: carry_out(job) for job in jobs}
 
-    monkeypatch.setattr("skipway.study.compare.run_jobs", run_jobs)
+    monkeypatch.setattr("skipway.study.pool.run_jobs", run_jobs)
     return done
 
 
@@ -70,4 +70,4 @@ def in_process_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def run_jobs(jobs: Sequence[Job], **_: object) -> dict[Job, Outcome]:
         return {job: carry_out(job) for job in jobs}
 
-    return lambda: monkeypatch.setattr("skipway.study.compare.run_jobs", run_jobs)
+    return lambda: monkeypatch.setattr("skipway.study.pool.run_jobs", run_jobs)

@@ -7,8 +7,9 @@ import typer
 
 from skipway.cli import train_options as o
 from skipway.cli.compare_display import CompareDisplay
-from skipway.cli.complete import complete_model
+from skipway.cli.complete import complete_from, complete_model
 from skipway.cli.failures import INTERRUPTED, UsageProblemError
+from skipway.study.launch import LAUNCHERS
 
 if TYPE_CHECKING:
     from skipway.study.comparison import Comparison
@@ -32,6 +33,14 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         int | None,
         typer.Option(min=1, metavar="N", help="Runs at a time. Default: one for each GPU, or core of the processor."),
     ] = None,
+    launcher: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(LAUNCHERS),
+            help="Processes of this machine, or the workers of a Ray cluster.",
+            autocompletion=complete_from(LAUNCHERS),
+        ),
+    ] = "local",
     data: o.Data = "digits",
     root: o.Root = None,
     recipe: o.Recipe = None,
@@ -66,12 +75,15 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Go on with the comparison in this folder; takes no option but --workers."),
+        typer.Option(
+            metavar="DIR",
+            help="Go on with the comparison in this folder; takes no option but --workers and --launcher.",
+        ),
     ] = None,
 ) -> int:
     """Train models side by side under one budget with several seeds, and report error, cost and signal."""
     if resume is not None:
-        return _resumed(context_, resume, workers)
+        return _resumed(context_, resume, workers, launcher)
     if not models:
         raise UsageProblemError("no models", "names", "skipway compare plain56 resnet56 --data digits, or --resume DIR")
     from skipway.study.compare import compare_settings
@@ -92,17 +104,18 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         settings = replace(settings, test_every=tests_along(settings.recipe.steps))
     with CompareDisplay() as display:
         comparison = compare_settings(
-            models, settings, out=out, seeds=seeds, base_seed=base_seed, workers=workers, listener=display
-        )
+            models, settings, out=out, seeds=seeds, base_seed=base_seed, workers=workers, launcher=launcher,
+            listener=display,
+        )  # fmt: skip
     return _reported(comparison, display)
 
 
-def _resumed(context: typer.Context, folder: Path, workers: int | None) -> int:
+def _resumed(context: typer.Context, folder: Path, workers: int | None, launcher: str) -> int:
     from skipway.study.compare import resume_comparison
 
-    o.alone_with_resume(context, {"workers"}, "the comparison's own file")
+    o.alone_with_resume(context, {"workers", "launcher"}, "the comparison's own file")
     with CompareDisplay() as display:
-        comparison = resume_comparison(folder, workers=workers, listener=display)
+        comparison = resume_comparison(folder, workers=workers, launcher=launcher, listener=display)
     return _reported(comparison, display)
 
 

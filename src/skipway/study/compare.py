@@ -10,10 +10,10 @@ from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RunSpec
 from skipway.study.comparison import Comparison, load_comparison
 from skipway.study.folder import ComparisonFolder
+from skipway.study.launch import launcher_named
 from skipway.study.listen import StudyListener
 from skipway.study.machine import worker_devices, workers_and_threads
 from skipway.study.plan import ComparisonPlan, check_models, seeds_from, tests_along
-from skipway.study.pool import run_jobs
 from skipway.study.watch import Watch
 from skipway.study.worker import Job, Outcome, check_not_importing
 from skipway.train.folder import there
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from skipway.spec import RecipeSpec
+    from skipway.study.launch import Launcher
 
 __all__ = ["compare", "compare_settings", "resume_comparison"]
 
@@ -40,6 +41,7 @@ def compare(  # noqa: PLR0913  # stable keywords of the public API, all optional
     test_every: int | None = None,
     workers: int | None = None,
     threads: int | None = None,
+    launcher: str = "local",
     listener: StudyListener | None = None,
 ) -> Comparison:
     """Train models under one budget, each with several seeds, and say what can be said of their difference.
@@ -60,6 +62,7 @@ def compare(  # noqa: PLR0913  # stable keywords of the public API, all optional
         test_every: steps between tests; by default a tenth of the steps.
         workers: runs at a time; by default one for each GPU, or for each core of the processor.
         threads: of the processor for each run; by default the cores are shared out.
+        launcher: ``"local"`` for processes of this machine, ``"ray"`` for the workers of a Ray cluster.
         listener: is told how it goes on.
 
     Raises:
@@ -70,8 +73,9 @@ def compare(  # noqa: PLR0913  # stable keywords of the public API, all optional
     every = tests_along(planned.steps) if test_every is None else test_every
     settings = RunSpec(model="", data=wanted, recipe=planned, threads=threads, test_every=every)
     return compare_settings(
-        models, settings, out=out, seeds=seeds, base_seed=base_seed, workers=workers, listener=listener
-    )
+        models, settings, out=out, seeds=seeds, base_seed=base_seed, workers=workers, launcher=launcher,
+        listener=listener,
+    )  # fmt: skip
 
 
 def compare_settings(
@@ -82,6 +86,7 @@ def compare_settings(
     seeds: int = 3,
     base_seed: int = 0,
     workers: int | None = None,
+    launcher: str = "local",
     listener: StudyListener | None = None,
 ) -> Comparison:
     """As `compare`, with every setting of the runs.
@@ -93,10 +98,11 @@ def compare_settings(
         seeds: runs of each model.
         base_seed: the first seed.
         workers: runs at a time.
+        launcher: where runs are carried out.
         listener: is told how it goes on.
     """
     check_not_importing()
-    listener = listener or StudyListener()
+    launch, listener = launcher_named(launcher), listener or StudyListener()
     names, numbers = check_models(models), seeds_from(seeds, base_seed)
     if settings.devices != 1:
         raise SkipwayError(f"devices={settings.devices} for a comparison", "1: runs share the machine, not each other")
@@ -117,29 +123,35 @@ def compare_settings(
         folder.check(plan)
         if names[0] != plan.reference:
             listener.noted(f"{folder.path} compares with {plan.reference}, which stays the reference")
-    return _carry_out(plan, folder, listener)
+    return _carry_out(plan, folder, launch, listener)
 
 
 def resume_comparison(
-    path: str | Path, *, workers: int | None = None, listener: StudyListener | None = None
+    path: str | Path,
+    *,
+    workers: int | None = None,
+    launcher: str = "local",
+    listener: StudyListener | None = None,
 ) -> Comparison:
     """Go on with a comparison that was stopped.
 
     Args:
         path: its folder.
         workers: runs at a time, if others than before.
+        launcher: where runs are carried out.
         listener: is told how it goes on.
 
     Raises:
         SkipwayError: no comparison lies there.
     """
     check_not_importing()
+    launch = launcher_named(launcher)
     folder = ComparisonFolder(path)
     plan = folder.read_plan()
     if workers is not None:
         plan = replace(plan, workers=workers_and_threads(len(list(plan.pairs())), plan.settings, workers)[0])
     folder.check(plan)
-    return _carry_out(plan, folder, listener or StudyListener())
+    return _carry_out(plan, folder, launch, listener or StudyListener())
 
 
 def _default_folder(models: Sequence[str], settings: RunSpec) -> Path:
@@ -148,7 +160,7 @@ def _default_folder(models: Sequence[str], settings: RunSpec) -> Path:
     return Path("runs") / f"compare-{safe_name(models[0])}-{data}-{replace(settings, threads=None).digest()[:8]}"
 
 
-def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, listener: StudyListener) -> Comparison:
+def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, launch: Launcher, listener: StudyListener) -> Comparison:
     jobs = {
         pair: Job(
             name=f"{pair[0]} seed {pair[1]}", spec=plan.spec(*pair), folder=folder.run(*pair).path.absolute(),
@@ -169,7 +181,7 @@ def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, listener: StudyLi
         def glance(running: Collection[Job], outcomes: Mapping[Job, Outcome]) -> None:
             listener.moved(watch.states(running, outcomes))
 
-        outcomes = run_jobs(
+        outcomes = launch(
             to_do, workers=plan.workers, threads=plan.settings.threads, devices=worker_devices(plan.settings),
             glance=glance, stopping=listener.stopping,
         )  # fmt: skip

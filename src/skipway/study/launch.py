@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from skipway.errors import UnknownNameError
+from skipway.errors import MissingPackageError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_named"]
 
-LAUNCHERS: Final = ("local",)
+LAUNCHERS: Final = ("local", "ray")
 
 
 class Launcher(Protocol):
@@ -37,9 +37,18 @@ def launcher_named(name: str) -> Launcher:
 
     Raises:
         UnknownNameError: there is none.
+        MissingPackageError: it needs a package that is not installed.
     """
     if name not in LAUNCHERS:
         raise UnknownNameError("launcher", name, LAUNCHERS)
-    from skipway.study.pool import run_jobs
+    if name == "ray":
+        try:
+            from skipway.study import ray_pool
+        except ModuleNotFoundError as error:
+            if error.name != "ray":
+                raise
+            raise MissingPackageError("ray", "the launcher 'ray'", "ray") from None
+        return ray_pool.run_jobs
+    from skipway.study import pool
 
-    return run_jobs
+    return pool.run_jobs
