@@ -127,15 +127,15 @@ def judged(found: Sequence[Road]) -> Judgement:
     source="003, He et al. 2016, arXiv 1603.05027, equations 6 to 8",
     statement="With h(x) = λx the signal is multiplied by the product of all λ, forward and backward: above 1 it "
     "explodes exponentially, below 1 it vanishes.",
-    measurement="The gradient along the pure shortcut path (path length 0), and the stream with all branches deleted, "
-    "in nets of tanh layers with λ on every shortcut, in float64.",
-    criterion="Holds if both are λ^L to 1e-6, relative, for λ = 0.5, 0.9, 1 and 1.1 at every depth, and for λ = 0.9 at "
-    "1,001 units.",
+    measurement="The gradient along the pure shortcut path (path length 0) at 8, 24 and 72 units, and the stream with "
+    "all branches deleted at 8 and 24, in nets of tanh layers with λ on every shortcut, in float64.",
+    criterion="Holds if all are λ^L to 1e-6, relative, for λ = 0.5, 0.9, 1 and 1.1, and the gradient for λ = 0.9 at "
+    "1,001 units too.",
 )
 def check(bench: Bench) -> Judgement:
     """Depths up to 1,001; the deepest for every λ takes longer."""
     depths = (8, 24, 72)
-    found = [road(*deep(lam, units), lam) for lam in LAMBDAS for units in depths]
+    found = [road(*deep(lam, units), lam, forward=units <= 24) for lam in LAMBDAS for units in depths]
     # 0.5 to the 1,001st is a number still, its square, of which norms are made, is not.
     deepest = bench.pick(quick=(0.9,), standard=(0.9, 1.0, 1.1))
     found += [road(*deep(lam, 1001), lam, forward=False) for lam in deepest]
