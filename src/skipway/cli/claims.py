@@ -1,6 +1,7 @@
 """`skipway claims`: statements about residual networks, measured, each with a verdict."""
 
 import sys
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,9 +48,10 @@ def claims_command(
     with as_usage("claims"):
         names = [name for name in dict.fromkeys(ids or ()) if CLAIMS[name]]
     with CompareDisplay(stderr=json) as display:
+        number, of = count(1), len(names) or len(CLAIMS)
 
         def told(examined: "Examined") -> None:
-            display.noted(f"{examined.claim.id}: {examined.judgement.verdict}")
+            display.noted(f"{next(number)} of {of} · {examined.claim.id}: {examined.judgement.verdict}")
 
         try:
             findings = examine(

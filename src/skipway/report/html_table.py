@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from skipway.report.escape import escaped
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 __all__ = ["table"]
+
+LONG: Final = 48  # characters from which a cell is a sentence, whose lines are broken
 
 
 def table(
@@ -23,8 +25,8 @@ def table(
         numeric: names of the columns that are aligned right.
         title: caption; empty for none.
     """
-    kinds = [' class="number"' if column in numeric else "" for column in columns]
-    head = "".join(f'<th scope="col"{kind}>{escaped(c)}</th>' for c, kind in zip(columns, kinds, strict=True))
+    kinds = ["number" if column in numeric else "" for column in columns]
+    head = "".join(f'<th scope="col"{_class(kind)}>{escaped(c)}</th>' for c, kind in zip(columns, kinds, strict=True))
     body = "".join(f"<tr>{_cells(row, kinds)}</tr>" for row in rows)
     caption = f"<caption>{escaped(title)}</caption>" if title else ""
     label = escaped(title or "table")
@@ -38,5 +40,11 @@ def table(
 def _cells(row: Sequence[str], kinds: Sequence[str]) -> str:
     opened = ['th scope="row"', *["td"] * len(row)][: len(row)]
     return "".join(
-        f"<{name}{kind}>{escaped(cell)}</{name[:2]}>" for name, kind, cell in zip(opened, kinds, row, strict=True)
+        f"<{name}{_class(kind, 'prose' if len(cell) > LONG else '')}>{escaped(cell)}</{name[:2]}>"
+        for name, kind, cell in zip(opened, kinds, row, strict=True)
     )
+
+
+def _class(*names: str) -> str:
+    given = " ".join(filter(None, names))
+    return f' class="{given}"' if given else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.parts import Part, Section, Table, Text, Tone
@@ -11,7 +12,7 @@ from skipway.study.claim import VERDICTS
 from skipway.study.outcome_tables import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from skipway.study.claim import Judgement, Verdict
     from skipway.study.examine import Examined, Findings
@@ -56,7 +57,7 @@ def findings_report(findings: Findings) -> tuple[Part, ...]:
         Text(text=_title(findings), tone="title"),
         Section(title="Verdicts", parts=(Text(text=_counts(findings)), verdicts)),
         *(
-            Section(title=_COUNTED[verdict][len(found) != 1].capitalize(), parts=tuple(_section(e) for e in found))
+            Section(title=_COUNTED[verdict][0].capitalize(), parts=tuple(_section(e) for e in found))
             for verdict, found in by_verdict.items()
             if found
         ),
@@ -96,7 +97,14 @@ def examined_dict(examined: Examined) -> dict[str, Any]:
 
 def number_rows(numbers: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Names and values of what was measured; lists of more than a dozen values are told by their ends."""
-    return tuple((name.replace("_", " "), _value(value)) for name, value in numbers.items())
+    rows: list[tuple[str, str]] = []
+    for name, value in numbers.items():
+        words = name.replace("_", " ")
+        if isinstance(value, Mapping):
+            rows += [(f"{words} · {inner}", text) for inner, text in number_rows(value)]
+        else:
+            rows.append((words, _value(value)))
+    return tuple(rows)
 
 
 def _title(findings: Findings) -> str:
@@ -144,7 +152,7 @@ def _section(examined: Examined) -> Section:
             *([Text(text=examined.trouble, tone="warning")] if examined.trouble else []),
             Text(text=f"measurement: {claim.measurement}\ncriterion: {claim.criterion}", tone="muted"),
             *judgement.parts,
-            *([Table(columns=("measured", "value"), rows=numbers, numeric=("value",))] if numbers else []),
+            *([Table(columns=("measured", "value"), rows=numbers)] if numbers else []),
         ),
     )
 
@@ -157,6 +165,4 @@ def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         shown = [_value(v) for v in value]
         return ", ".join(shown if len(shown) <= 12 else [*shown[:5], "…", *shown[-5:], f"({len(shown)})"])
-    if isinstance(value, dict):
-        return ", ".join(f"{str(name).replace('_', ' ')} {_value(v)}" for name, v in value.items())
     return str(value)

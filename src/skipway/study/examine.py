@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.study.claim import CLAIMS, Bench, Claim, Judgement
+from skipway.study.machine import cores
 from skipway.study.provenance import code_commit, file_commit
 from skipway.study.results import Results
 
@@ -138,10 +139,15 @@ def _examined(claim: Claim, bench: Bench) -> Examined:
 
 
 def _kept(examined: Examined, budget: Budget) -> dict[str, Any]:
+    import torch
+
     from skipway.study.claims_view import examined_dict
+    from skipway.train.hardware import processor_name
 
     return {
         "schema": f"skipway.claim/{SCHEMA_VERSION}", "budget": budget, **examined_dict(examined),
         "criterion_commit": file_commit(examined.claim.file), "code_commit": code_commit(),
-        "torch": metadata.version("torch"), "python": platform.python_version(), "machine": platform.machine(),
+        "torch": metadata.version("torch"), "python": platform.python_version(),
+        "processor": processor_name(), "cores": cores(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
     }  # fmt: skip

@@ -97,9 +97,14 @@ class StudyOutcome(Shown):
         return not self.missing and not self.unmeasured
 
     @property
+    def runs(self) -> int:
+        """Runs that are over."""
+        return sum(len(row.records) for row in self.rows)
+
+    @property
     def missing(self) -> int:
         """Runs that are not over."""
-        return sum(row.planned - len(row.records) for row in self.rows)
+        return sum(row.planned for row in self.rows) - self.runs
 
     @property
     def unmeasured(self) -> int:

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
     from skipway.study.effects import Effect
     from skipway.study.outcome import RowRuns, StudyOutcome
+    from skipway.study.published import Study
     from skipway.study.rank import Ordering
 
 __all__ = [
     "FAILED", "duration_text", "effect_table", "go_on", "how_lines", "measured_charts", "measured_table",
-    "missing_text", "ordering_text", "published_chart", "row_table",
+    "missing_text", "ordering_text", "published_chart", "question_text", "row_table",
 ]  # fmt: skip
 
 FAILED: Final = (
@@ -34,6 +35,12 @@ _EFFECTS: Final = (
     "the row has less than the first."
 )
 _ONE_SEED: Final = "Nothing yet: one seed has no spread, and a difference may be chance."
+
+
+def question_text(study: Study) -> str:
+    """What the rows are to tell, as a sentence."""
+    question = study.question
+    return question[:1].upper() + question[1:]
 
 
 def row_table(outcome: StudyOutcome, group: str) -> Table:
@@ -58,9 +65,9 @@ def row_table(outcome: StudyOutcome, group: str) -> Table:
 
 
 def _common_backbone(rows: Iterable[RowRuns]) -> str:
-    """What stands before the design in the name of every net; empty where they differ."""
-    found = {r.row.model.partition("@")[0] if "@" in r.row.model else "" for r in rows}
-    return found.pop() if len(found) == 1 else ""
+    """What stands before the design in the name of every net; empty where they differ, or have no designs."""
+    found = {r.row.model.partition("@")[0] for r in rows}
+    return found.pop() if len(found) == 1 and any("@" in r.row.model for r in rows) else ""
 
 
 def _row(runs: RowRuns, backbone: str, *, published: bool) -> tuple[str, ...]:
@@ -183,20 +190,29 @@ def _mean(values: list[float]) -> str:
 
 
 def measured_charts(outcome: StudyOutcome) -> tuple[Lines, ...]:
-    """Lists that the study measured on the trained nets, a chart for each name, a curve for each row."""
+    """Lists that the study measured on the trained nets: a chart for each name and group, a curve for each row."""
+    charts = (
+        _chart(outcome, name, group)
+        for group in outcome.groups
+        for name in dict.fromkeys(name for r in _of_group(outcome, group) for name in _lists(r.measured.values()))
+    )
+    return tuple(chart for chart in charts if chart.series)
+
+
+def _chart(outcome: StudyOutcome, name: str, group: str) -> Lines:
     from skipway.study.curves import curve_series
 
-    by_row = {_name(outcome, r): _lists(r.measured.values()) for r in outcome.rows}
+    curves = {r.row.label: _lists(r.measured.values()).get(name, []) for r in _of_group(outcome, group)}
+    series = tuple(made for label, seeds in curves.items() if (made := curve_series(label, seeds)))
+    words = _words(name)
+    _, by, axis = words.rpartition("by ")
+    title = f"measured {words}" if words.startswith("by ") else words
     what = f"{outcome.study.measures}. " if outcome.study.measures else ""
-    note = f"{what}The line is the mean over the seeds, the band reaches from the smallest to the largest."
-    charts = []
-    for name in dict.fromkeys(name for lists in by_row.values() for name in lists):
-        series = [curve_series(row, lists[name]) for row, lists in by_row.items() if name in lists]
-        words = _words(name)
-        _, by, axis = words.rpartition("by ")
-        known = tuple(s for s in series if s is not None)
-        charts.append(Lines(series=known, x=axis if by else "place", title=words.capitalize(), note=note))
-    return tuple(chart for chart in charts if chart.series)
+    return Lines(
+        series=series, x=axis if by else "place", title=title.capitalize() + (f", {group}" if group else ""),
+        note=f"{what[:1].upper()}{what[1:]}The line is the mean over the seeds, the band reaches from the smallest to "
+        "the largest.",
+    )  # fmt: skip
 
 
 def _numbers(measured: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:

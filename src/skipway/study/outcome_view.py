@@ -20,8 +20,11 @@ _SCHEMA: Final = "skipway.study/1.0"
 
 def outcome_parts(outcome: StudyOutcome) -> tuple[Part, ...]:
     """The parts for a terminal: question, rows and order of each group, what is scaled down, how it was done."""
-    parts: list[Part] = [Text(text=f"skipway · {outcome.study.question}", tone="title"), *_state(outcome)]
-    for group in outcome.groups if _begun(outcome) else ():
+    parts: list[Part] = [
+        Text(text=f"skipway · {outcome.study.id}: {outcome.study.question}", tone="title"),
+        *_state(outcome),
+    ]
+    for group in outcome.groups if outcome.runs else ():
         parts.append(tables.row_table(outcome, group))
         parts += _said(tables.ordering_text(outcome, group))
     measured = tables.measured_table(outcome)
@@ -34,7 +37,7 @@ def outcome_report(outcome: StudyOutcome) -> tuple[Part, ...]:
     """The parts of the report with figures."""
     orders = [part for group in outcome.groups for part in _said(tables.ordering_text(outcome, group))]
     sections = [Section(title="The answer", parts=(*_state(outcome), *orders, *_context(outcome)))]
-    if _begun(outcome):
+    if outcome.runs:
         chart = tables.published_chart(outcome)
         rows = tuple(tables.row_table(outcome, group) for group in outcome.groups)
         effects = (tables.effect_table(outcome, group) for group in outcome.groups)
@@ -46,7 +49,7 @@ def outcome_report(outcome: StudyOutcome) -> tuple[Part, ...]:
         ]
     how = Text(text="\n".join([f"command: {tables.go_on(outcome)}", *tables.how_lines(outcome)]), tone="muted")
     sections.append(Section(title="How it was done", parts=(how,)))
-    return (Text(text=outcome.study.question, tone="title"), *(s for s in sections if s.parts))
+    return (Text(text=tables.question_text(outcome.study), tone="title"), *(s for s in sections if s.parts))
 
 
 def outcome_dict(outcome: StudyOutcome) -> dict[str, Any]:
@@ -109,10 +112,6 @@ def _ordering_dict(found: Ordering | None) -> dict[str, Any] | None:
     return {"rows": found.rows, "tau": found.tau, "low": found.low, "high": found.high}
 
 
-def _begun(outcome: StudyOutcome) -> bool:
-    return any(row.records for row in outcome.rows)
-
-
 def _state(outcome: StudyOutcome) -> list[Text]:
     """What is missing, and what went wrong."""
     missing = tables.missing_text(outcome)
@@ -142,11 +141,13 @@ def _curves(outcome: StudyOutcome) -> list[Part]:
     charts: list[Part] = []
     for group in outcome.groups:
         rows = {r.row.label: r.records.values() for r in outcome.rows if r.row.group == group and r.records}
-        charts += learning_charts(
+        drawn = learning_charts(
             {label: [dict(record.loss) for record in records] for label, records in rows.items()},
             {label: [dict(record.tests) for record in records] for label, records in rows.items()},
             of=group,
         )
+        # Most runs are tested once, at the end: that is in the tables, and no curve.
+        charts += [chart for chart in drawn if any(len(series.y) > 1 for series in chart.series)]
     return charts
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from skipway.spec import RunSpec
 
-__all__ = ["environment", "resolve_layout", "resolve_precision"]
+__all__ = ["environment", "processor_name", "resolve_layout", "resolve_precision"]
 
 _PRECISIONS: Final = ("auto", "32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true")
 _PACKAGES: Final = ("torch", "torchvision", "numpy", "lightning-fabric", "skipway")
@@ -63,7 +63,7 @@ def environment(spec: RunSpec, *, fabric: Fabric, channels_last: bool) -> dict[s
         **{name: metadata.version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
@@ -74,7 +74,7 @@ def environment(spec: RunSpec, *, fabric: Fabric, channels_last: bool) -> dict[s
     }
 
 
-def _processor() -> str:
+def processor_name() -> str:
     """The processor's own name; Python knows it on few systems."""
     info = Path("/proc/cpuinfo")
     if info.exists():
