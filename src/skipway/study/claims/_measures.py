@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skipway.models.stack import PlannedStack
     from skipway.models.unit import PlannedUnit
 
-__all__ = ["EXACT", "GUESS", "Pass", "jacobian", "passes", "plain_text", "seeded", "smooth_branch", "train_on_digits"]
+__all__ = ["EXACT", "GUESS", "Pass", "gradient_ratios", "jacobian", "passes", "seeded", "smooth_branch", "train_on_digits"]
 
 # Of float64 arithmetic on tensors of some hundred entries: a hundred times its rounding.
 EXACT: Final = 1e-12
@@ -91,6 +91,41 @@ def passes(net: Net | PlannedStack, batch: Tensor) -> list[Pass]:
     return noted
 
 
+def gradient_ratios(net: Net | PlannedStack, batch: Tensor, labels: Tensor | None = None) -> list[float]:
+    """‖∂L/∂x_l‖ / ‖∂L/∂x_L‖ for every unit l of the last stretch that keeps the shape; x_L leaves it.
+
+    Args:
+        net: in the mode to measure in.
+        batch: what it is called with.
+        labels: for the cross-entropy; without them the loss is a fixed random projection of the outputs.
+    """
+    streams: list[Tensor] = []
+
+    def note(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if inputs[0].shape != output.shape:
+            streams.clear()
+        elif not streams:
+            streams.append(inputs[0])
+        streams.append(output)
+
+    stack = net.stack if isinstance(net, Net) else net
+    handles = [unit.register_forward_hook(note) for unit in stack.built_units()]
+    try:
+        # Where nothing stands in front of the first unit, the batch is the stream.
+        output = net(batch.detach().requires_grad_() if batch.is_floating_point() else batch)
+        if labels is None:
+            # No sum: behind a norm the entries of a token add up to a constant.
+            weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=output.dtype)
+            loss = (output * weights).sum()
+        else:
+            loss = F.cross_entropy(output, labels)
+        norms = [float(g.norm()) for g in torch.autograd.grad(loss, streams)]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [norm / norms[-1] for norm in norms[:-1]]
+
+
 def train_on_digits(
     net: nn.Module,
     *,
@@ -134,8 +169,3 @@ def train_on_digits(
         if behind is not None:
             behind(step + 1)
     return losses
-
-
-def plain_text(values: dict[str, float], form: str = ".2g") -> str:
-    """``name value, name value`` in order."""
-    return ", ".join(f"{name} {value:{form}}" for name, value in values.items())

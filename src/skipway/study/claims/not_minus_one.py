@@ -7,61 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from skipway.models import Stack, create_model
 from skipway.parts import Lines, Series
 from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._measures import seeded
+from skipway.study.claims._measures import gradient_ratios, seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import Tensor
-
-    from skipway.models import Net
-    from skipway.models.stack import PlannedStack
-
-__all__ = ["VANISHED", "cancelling", "judged", "ratios"]
+__all__ = ["VANISHED", "cancelling", "judged", 
 
 # A gradient of a hundredth of that behind the net is no exponential loss; a plain net of 40 layers is at 1e-10.
 VANISHED: Final = 0.01
 _SHRINK: Final = (1.0, 0.1, 0.01)
-
-
-def ratios(net: Net | PlannedStack, batch: Tensor, labels: Tensor | None = None) -> list[float]:
-    """‖∂L/∂x_l‖ / ‖∂L/∂x_L‖ for every unit l of the last stretch that keeps the shape; x_L leaves it.
-
-    Args:
-        net: in the mode to measure in.
-        batch: what it is called with.
-        labels: for the cross-entropy; without them the loss is a fixed random projection of the outputs.
-    """
-    streams: list[Tensor] = []
-
-    def note(_module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if inputs[0].shape != output.shape:
-            streams.clear()
-        elif not streams:
-            streams.append(inputs[0])
-        streams.append(output)
-
-    stack = net if isinstance(net, Stack) else net.stack
-    assert not isinstance(stack, torch.Tensor)
-    handles = [unit.register_forward_hook(note) for unit in stack.units]
-    try:
-        # Where nothing stands in front of the first unit, the batch is the stream.
-        output = net(batch.detach().requires_grad_() if batch.is_floating_point() else batch)
-        if labels is None:
-            weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-            loss = (output * weights).sum()
-        else:
-            loss = F.cross_entropy(output, labels)
-        norms = [float(g.norm()) for g in torch.autograd.grad(loss, streams)]
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [norm / norms[-1] for norm in norms[:-1]]
 
 
 def cancelling(width: int = 8, units: int = 3) -> Stack:
@@ -129,7 +88,7 @@ def check(bench: Bench) -> Judgement:
             for draw in range(draws):
                 found.setdefault(name, []).extend(_drawn(name, shrink, draw))
     with seeded(0):
-        constructed = min(ratios(cancelling(), torch.randn(4, 8).double()))
+        constructed = min(gradient_ratios(cancelling(), torch.randn(4, 8).double()))
     return judged(found, constructed)
 
 
@@ -146,4 +105,4 @@ def _drawn(name: str, shrink: float, draw: int) -> list[float]:
             for unit in net.stack.units:
                 for parameter in unit.branches.parameters():  # type: ignore[union-attr]  # a list of modules
                     parameter.mul_(shrink)
-    return ratios(net, batch, labels)
+    return gradient_ratios(net, batch, labels)
