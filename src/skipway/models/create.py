@@ -12,7 +12,7 @@ from skipway.errors import SkipwayError, UnknownNameError
 from skipway.models.backbone import Backbone
 from skipway.models.backbone_token import TextNet
 from skipway.models.heads import Head
-from skipway.models.initial import initialise_
+from skipway.models.initial import draw_from_, initialise_, one_draw
 from skipway.models.net import FeatureNet, Net
 from skipway.models.stack import PlannedStack
 from skipway.models.stems import TextStem
@@ -82,6 +82,9 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
 ) -> Net | FeatureNet:
     """Build a model by name, freshly initialised from PyTorch's generator.
 
+    One number is drawn from it, whatever the model; with the same number, two designs of a backbone have the same
+    initial weights in their stem, branches and head wherever the shapes are the same.
+
     Args:
         name: ``BACKBONE[@DESIGN[(key=value,…)]]``, e.g. ``"resnet110@preact"``; the bare name is the published default.
         num_classes: outputs; 0 for the pooled features; None for the backbone's.
@@ -134,19 +137,21 @@ def build(net: Backbone, design: Design, *, name: str, num_classes: int | None =
         num_classes: outputs; None for the backbone's.
     """
     classes = net.num_classes if num_classes is None else num_classes
-    stem = net.stem()
-    stack = PlannedStack(design, net.sites())
-    tied = isinstance(net, TextNet) and net.tied and stack.out_width == net.width and classes == net.vocabulary
-    head = Head(stack.out_width, classes, pooling=net.pooling, bias=not tied)
-    if tied:
-        assert isinstance(stem, TextStem)
-        assert isinstance(head.fc, nn.Linear)
-        head.fc.weight = stem.tokens.weight
-    cfg = {**net.cfg(), "architecture": net.name, "num_classes": classes}
-    model = Net(name=name, stem=stem, stack=stack, head=head, default_cfg=cfg)
-    initialise_(model, net.scheme)
-    design.init_(stack.built_units())
-    design.init_head_(head)
+    with one_draw() as seed:
+        stem = net.stem()
+        stack = PlannedStack(design, net.sites())
+        tied = isinstance(net, TextNet) and net.tied and stack.out_width == net.width and classes == net.vocabulary
+        head = Head(stack.out_width, classes, pooling=net.pooling, bias=not tied)
+        if tied:
+            assert isinstance(stem, TextStem)
+            assert isinstance(head.fc, nn.Linear)
+            head.fc.weight = stem.tokens.weight
+        cfg = {**net.cfg(), "architecture": net.name, "num_classes": classes}
+        model = Net(name=name, stem=stem, stack=stack, head=head, default_cfg=cfg)
+        initialise_(model, net.scheme, seed=seed)
+        draw_from_(seed, design.id)
+        design.init_(stack.built_units())
+        design.init_head_(head)
     return model
 
 

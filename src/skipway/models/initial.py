@@ -1,19 +1,45 @@
-"""Initialisations of whole nets, before the design's own."""
+"""Initialisations of whole nets, before the design's own, and the random numbers that they take.
+
+Every module draws from numbers of its own, which depend on the seed and on its place in the net alone. So two designs
+that are built from one seed start with the same weights wherever they have a weight of the same place and shape, and a
+difference between them is the design's.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch import Tensor, nn
 
 from skipway.models.stems import PatchStem
 
-__all__ = ["Scheme", "initialise_"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Scheme", "draw_from_", "initialise_", "one_draw"]
 
 Scheme = Literal["he", "truncated", "gpt", "default"]
 
 
-def initialise_(net: nn.Module, scheme: Scheme) -> None:
+@contextmanager
+def one_draw() -> Iterator[int]:
+    """Take one number from PyTorch's generators as a seed; what is drawn inside does not move them further."""
+    seed = int(torch.randint(2**62, (), device="cpu"))
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        yield seed
+
+
+def draw_from_(seed: int, place: str) -> None:
+    """Let PyTorch's generators go on from a place in the net."""
+    digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
+    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+def initialise_(net: nn.Module, scheme: Scheme, *, seed: int) -> None:
     """Set all weights.
 
     Args:
@@ -22,11 +48,16 @@ def initialise_(net: nn.Module, scheme: Scheme) -> None:
             (arXiv 1502.01852); ``"truncated"``: linear layers and embeddings truncated normal with standard deviation
             0.02, biases 0, as timm's ViT; ``"gpt"``: the same with a normal, as GPT-2 and BERT; ``"default"``:
             PyTorch's.
+        seed: every module draws from it and from its own name.
     """
-    for module in net.modules():
+    for place, module in net.named_modules():
+        draw_from_(seed, place)
         if scheme == "he" and isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif scheme in ("truncated", "gpt"):
+            continue
+        if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
+            module.reset_parameters()
+        if scheme in ("truncated", "gpt"):
             _transformer_(module, truncated=scheme == "truncated")
 
 

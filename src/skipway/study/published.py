@@ -52,6 +52,7 @@ class Study:
         seeds: runs of each row by budget.
         published: what the published numbers are, e.g. ``"median of 5 runs"``.
         scaled: what differs from the publication, by budget.
+        others: published values that nothing is trained for, by label.
         measure: works on each trained net, given its finished run; JSON-ready values.
         measures: what `measure` gives, in a few words; empty without one.
     """
@@ -65,6 +66,7 @@ class Study:
     seeds: Callable[[Budget], int] = seeds_of
     published: str = ""
     scaled: Mapping[Budget, str] = field(default_factory=dict)
+    others: Mapping[str, float] = field(default_factory=dict)
     measure: Callable[[Run], dict[str, Any]] | None = None
     measures: str = ""
 
