@@ -553,6 +553,23 @@ def test_without_an_optimizer_it_is_told() -> None:
     assert "not looked at without the optimizer: decay-on-gates" in inspect(net(), BATCH).notes
 
 
+UNREAD = "not looked at without the values of parameters: identical-init, init-scale-missing, zero-init, zero-twice"
+
+
+def test_where_only_the_structure_is_asked_for_no_rule_judges_how_weights_start() -> None:
+    model = net(make=lambda unit: [nn.init.zeros_(p) for p in unit.body.down.parameters()])
+    fast = inspect(model, BATCH, profile="fast")
+    structure = inspect(model, BATCH, structure_only=True, profile="fast")
+    assert "zero-init" in {f.rule for f in fast.findings}
+    assert UNREAD not in fast.notes
+    assert "zero-init" not in {f.rule for f in structure.findings}
+    assert UNREAD in structure.notes
+
+
+def test_on_the_meta_device_no_rule_judges_how_weights_start() -> None:
+    assert UNREAD in inspect(net().to("meta"), BATCH).notes
+
+
 # ---- branch-scale
 
 

@@ -136,6 +136,7 @@ def _inspected(
         finite=measured.finite,
         first_non_finite={} if measured.finite else _first_non_finite(inner, batch, runs, keep_parameters=keep),
         measured=signal,
+        values=not structure_only and not _on_meta(inner),
         described=kept,
         found=found,
         model=inner,

@@ -52,7 +52,10 @@ class Gate:
 
 def interpolations(evidence: Evidence) -> list[Gate]:
     """All joins of a stream x and a branch F, computed from x, as T·F + (1 − T)·x with a T computed from data."""
-    links = evidence.found.links
+    return evidence.once("interpolations", lambda: _interpolations(evidence.found.links))
+
+
+def _interpolations(links: Links) -> list[Gate]:
     found = []
     for node in links.nodes:
         if node.op in ("add", "sub") and links.alive[node.id] and len(node.inputs) == 2 and links.is_data(node.id):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from skipway.diagnostics.finding import SEVERITIES, Finding, Severity
 from skipway.registry import Registry
+from skipway.trace.attributes import named_modules
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["NEEDS", "RULES", "Check", "Evidence", "Need", "Rule", "Wants", "collect_wants", "rule", "run_rules"]
 
 _Known = TypeVar("_Known")
-Need = Literal["signal", "runs", "optimizer"]
+Need = Literal["signal", "values", "runs", "optimizer"]
 NEEDS: Final[Mapping[Need, str]] = {
     "signal": "the measured signal",
+    "values": "the values of parameters",
     "runs": "further runs of the model",
     "optimizer": "the optimizer",
 }
@@ -46,6 +48,8 @@ class Evidence:
         finite: whether every number on the stream and every output was finite.
         first_non_finite: where the first NaN or infinity was made, if one was: operation, module path, operands.
         measured: whether the signal was measured at all.
+        values: whether the parameters' values count (not where only the structure is asked for, nor on the meta
+            device).
         described: for each unit the nodes behind its formula; parallel to `units`.
         found: relations of the graph (`found.links`), routes, all candidates and rejected joins.
         model: the inspected module: read only.
@@ -70,6 +74,7 @@ class Evidence:
     finite: bool = True
     first_non_finite: dict[str, str] = field(default_factory=dict)
     measured: bool = False
+    values: bool = True
     described: Sequence[Described] = ()
     found: Found
     model: nn.Module
@@ -92,6 +97,11 @@ class Evidence:
         return [k for k, u in enumerate(self.units) if u.level == 0 and u.kind == "unit"]
 
     @property
+    def modules(self) -> Sequence[tuple[str, nn.Module]]:
+        """The model's modules in order, each once, under its first name."""
+        return self.once("modules", lambda: named_modules(self.model))
+
+    @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """The model's parameters by every name that they have."""
         return self.once("parameters", lambda: dict(self.model.named_parameters(remove_duplicate=False)))
@@ -105,7 +115,12 @@ class Evidence:
 
     def has(self, need: Need) -> bool:
         """Whether what a rule needs is there."""
-        return {"signal": self.measured, "runs": self.lab is not None, "optimizer": self.optimizer is not None}[need]
+        return {
+            "signal": self.measured,
+            "values": self.values,
+            "runs": self.lab is not None,
+            "optimizer": self.optimizer is not None,
+        }[need]
 
 
 Check = Callable[[Evidence], Iterator[Finding]]

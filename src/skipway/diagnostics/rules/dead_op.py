@@ -9,6 +9,7 @@ from torch import nn
 from skipway.diagnostics.rules._programs import CONV, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
+from skipway.trace.attributes import named_modules
 from skipway.units.links import Links
 from skipway.units.weights import alive_parameters
 
@@ -120,8 +121,9 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
     chosen = _chosen(links)
     for root in roots:
         routed = any(p == root or p.startswith(f"{root}.") or root.startswith(f"{p}.") for p in chosen)
-        for path, module in evidence.model.get_submodule(root).named_modules(prefix=root):
-            own = {n: p for n, p in module.named_parameters(recurse=False) if p.requires_grad}
+        for path, module in named_modules(evidence.model.get_submodule(root), root):
+            # The public way to a module's own parameters takes five times as long.
+            own = {n: p for n, p in module._parameters.items() if p is not None and p.requires_grad}  # noqa: SLF001
             dead = [n for n, p in own.items() if id(p) not in alive]
             if own and routed and _is_choice(path, evidence.model, alive):
                 continue
@@ -144,8 +146,13 @@ def _is_scale_or_shift(parameter: nn.Parameter) -> bool:
 
 
 def _alive_parameters(evidence: Evidence, links: Links) -> set[int]:
-    names = alive_parameters(links)
-    return {id(p) for n, p in evidence.parameters.items() if n in names}
+    names = alive_parameters(links)  # as the recorder found them: each once, under its first name
+    return {
+        id(p)
+        for path, module in evidence.modules
+        for name, p in module._parameters.items()  # noqa: SLF001  # as above
+        if (f"{path}.{name}" if path else name) in names
+    }
 
 
 def _computed(links: Links) -> dict[str, bool]:
@@ -189,9 +196,9 @@ def _is_dropout_left_out(module: nn.Module, path: str, called: set[str], rates: 
 
 
 def _rate(op: str, attrs: dict[str, object]) -> float | None:
+    if op != "bernoulli" and op not in ops.DROPOUT:
+        return None
     rate = attrs.get("p")
     if not isinstance(rate, (int, float)):
         return None
-    if op == "bernoulli":  # of a mask, what is kept
-        return 1.0 - rate
-    return rate if op in ops.DROPOUT else None
+    return 1.0 - rate if op == "bernoulli" else rate  # of a mask, what is kept

@@ -99,7 +99,7 @@ def gate_unbounded(evidence: Evidence) -> Iterator[Finding]:
     found = _convicted(_interpolating(evidence), evidence)
     if not found:
         yield from _unmeasured(evidence)
-    for gates in (found, _convicted(carriers(evidence), evidence)):
+    for gates in (found, _convicted(carriers(evidence) if evidence.seen else (), evidence)):
         growth = _growth(gates, evidence)
         grows = growth is not None and growth >= GROWN
         if not gates or (gates is not found and not grows):  # one side weighted alone is no gate by its form
@@ -175,6 +175,8 @@ def _unmeasured(evidence: Evidence) -> Iterator[Finding]:
 )
 def gate_shut(evidence: Evidence) -> Iterator[Finding]:
     """Fire for gates that let nothing through anywhere."""
+    if not evidence.seen:
+        return
     for shut in ("branch", "shortcut"):
         found = []
         for side in _sides(evidence):

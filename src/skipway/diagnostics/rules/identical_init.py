@@ -41,6 +41,7 @@ _UNIT: Final = "return x + self.branch(self.norm(x))"
         "*[Block() for _ in range(4)]", "*[copy.deepcopy(block) for _ in range(4)]"
     ).replace("model =", "block = Block()\nmodel =").replace("import torch\n", "import copy\n\nimport torch\n", 1),
     healthy=program(TOKENS, unit=_UNIT, depth=4),
+    needs=("values",),
 )  # fmt: skip
 def identical_init(evidence: Evidence) -> Iterator[Finding]:
     """Fire for units whose random weights are equal, tensor by tensor."""

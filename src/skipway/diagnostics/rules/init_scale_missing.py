@@ -11,6 +11,7 @@ import torch
 
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+from skipway.diagnostics.rules._stated import stated
 from skipway.diagnostics.rules._stream import Member, repeated, stream
 from skipway.units.weights import branch_end, branch_weights
 
@@ -51,8 +52,9 @@ class _Spread:
     summary="The depth-dependent initialisation of branch ends is missing in some units, or sits in the wrong matrix.",
     explanation="Some branches end in a matrix whose standard deviation is 1/√L of the other matrices' (L residual"
     " units: GPT-2), and others, as long, end in one of full size; or the scaled matrix is not the last one of its"
-    " branch; or the model's configuration is that of GPT-2 and none is scaled. A net none of whose matrices is scaled"
-    " (BERT, LLaMA) intends it so, and one whose units have sizes of all kinds is trained.",
+    " branch; or none is scaled, and the model's configuration is that of GPT-2, or the code that initialises it divides"
+    " by √(2L), or by √(2k) for layer k (nanoGPT, ModernBERT, BEiT). A net none of whose matrices is scaled and whose"
+    " code says nothing of it (BERT, LLaMA) intends it so, and one whose units have sizes of all kinds is trained.",
     fix="initialise the last weight of every branch, and no other, with std = 0.02 / sqrt(L), L residual units"
     " (two a layer)",
     source="Radford et al. 2019 (GPT-2); huggingface/transformers #47458; karpathy/llama2.c #579",
@@ -60,6 +62,7 @@ class _Spread:
         "batch =", "for k in (1, 4):\n    nn.init.normal_(model[k].down.weight, std=0.02)\nbatch ="
     ),
     healthy=program(TOKENS, layers=_SCALED, unit=_UNIT, depth=6),
+    needs=("values",),
 )
 def init_scale_missing(evidence: Evidence) -> Iterator[Finding]:
     """Fire where branch ends differ by just the factor of depth, or where another matrix has it."""
@@ -93,11 +96,11 @@ def init_scale_missing(evidence: Evidence) -> Iterator[Finding]:
             f" siblings{repeated([s.member for s in full])}",
             numbers | {"ratio": full[0].end_over_rest, "unscaled": len(full)},
         )
-    elif not scaled and len(full) >= _DRAWN * len(spreads) and _is_gpt2(evidence, full):
+    elif not scaled and len(full) >= _DRAWN * len(spreads) and (said := _intent(evidence, full)):
         yield rule_.finding(
             full[0].end.rpartition(".")[0],
-            f"the configuration is GPT-2's, and {full[0].end} starts at full size{repeated([s.member for s in full])}",
-            numbers | {"ratio": full[0].end_over_rest, "unscaled": len(full)},
+            f"{said}, and {full[0].end} starts at full size{repeated([s.member for s in full])}",
+            numbers | {"ratio": full[0].end_over_rest, "unscaled": len(full), "stated_by": said},
         )
 
 
@@ -154,11 +157,21 @@ def _near(ratio: float, expected: float) -> bool:
     return abs(math.log(ratio / expected)) < _CLOSE
 
 
-def _is_gpt2(evidence: Evidence, full: Sequence[_Spread]) -> bool:
-    """Whether a configuration in the model is GPT-2's, and the matrices are as large as it says they start."""
+def _intent(evidence: Evidence, full: Sequence[_Spread]) -> str:
+    """What says that branch ends start scaled, where the matrices are as large as it says they start; else nothing."""
+    common = statistics.median([s.common for s in full])
     for module in evidence.model.modules():
         config = getattr(module, "config", None)
         if getattr(config, "model_type", None) == "gpt2":
             start = getattr(config, "initializer_range", None)
-            return start is None or (start > 0 and _near(statistics.median([s.common for s in full]) / start, 1.0))
-    return False
+            if start is None or (start > 0 and _near(common / start, 1.0)):
+                return "the configuration is GPT-2's"
+    path = full[0].end.split(".")
+    for k in range(len(path)):  # the model, and what holds all its units
+        around = "".join(f"{part}." for part in path[:k])
+        if not all(s.end.startswith(around) for s in full):
+            break
+        said = stated(evidence.model.get_submodule(around[:-1]))
+        if said is not None and (said.start is None or (said.start > 0 and _near(common / said.start, 1.0))):
+            return f"{said.where} divides by a root of depth"
+    return ""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from skipway.diagnostics.finding import Finding
+    from skipway.trace.graph import Node
 
 __all__ = ["scale_buffer"]
 
@@ -54,8 +55,35 @@ batch = torch.randn(4, 16)
 
 def _garbage(evidence: Evidence) -> dict[str, float]:
     """Buffers that may be scales, and whose value can be none, with their largest entry."""
+    return evidence.once("garbage in buffers", lambda: _read(evidence.modules) if _is_suspicious(evidence) else {})
+
+
+def _is_suspicious(evidence: Evidence) -> bool:
+    """Whether anything is multiplied by what a buffer may have held: hardly a model's buffers need be read."""
+    return any(
+        _is_constant_factor(node, evidence) or (node.attrs and any(_odd_numbers(node))) for node in evidence.graph.nodes
+    )
+
+
+def _is_constant_factor(node: Node, evidence: Evidence) -> bool:
+    """Whether an operation multiplies by something that is neither data nor a parameter."""
+    if node.op not in ops.MULTIPLY or not node.source:
+        return False
+    others = [other for j in node.inputs if not (other := evidence.graph.nodes[j]).data]
+    return bool(others) and not any(o.params for o in others)
+
+
+def _odd_numbers(node: Node) -> Iterator[float]:
+    """Numbers that an operation multiplies by, and that are no scales."""
+    for key in ("scalar", "alpha"):
+        value = node.attrs.get(key)
+        if isinstance(value, float) and value and not _may_be(abs(value)):  # a plain 0 may come from anywhere
+            yield abs(value)
+
+
+def _read(modules: Sequence[tuple[str, nn.Module]]) -> dict[str, float]:
     found = {}
-    for path, module in evidence.model.named_modules():
+    for path, module in modules:
         if isinstance(module, nn.modules.batchnorm._NormBase):  # noqa: SLF001  # their base class
             continue
         for name, buffer in module.named_buffers(recurse=False):
@@ -74,12 +102,10 @@ def _scales(evidence: Evidence) -> Iterator[int]:
     """Products of data with something that is neither data nor a parameter; none where all buffers are sound."""
     if not _garbage(evidence):
         return
-    nodes, signal = evidence.graph.nodes, _signal(evidence)
-    for node in nodes:
-        if node.op in ops.MULTIPLY and signal[node.id] and node.source:
-            others = [nodes[j] for j in node.inputs if not nodes[j].data]
-            if others and not any(o.params for o in others):
-                yield node.id
+    signal = _signal(evidence)
+    for node in evidence.graph.nodes:
+        if signal[node.id] and _is_constant_factor(node, evidence):
+            yield node.id
 
 
 def _signal(evidence: Evidence) -> list[bool]:
@@ -159,13 +185,10 @@ def _places(evidence: Evidence, garbage: Mapping[str, float]) -> Iterator[tuple[
             if name:
                 yield path, name, value, True
     for node in graph.nodes:  # a number that Python read from a buffer
-        for key in ("scalar", "alpha"):
-            value = node.attrs.get(key)
-            if isinstance(value, float) and signal[node.id] and not _may_be(abs(value)):
-                path = graph.calls[node.call].path
-                name = next((n for n in garbage if _is_close(abs(value), garbage[n])), None)
-                if name and value:  # a plain 0 may come from anywhere
-                    yield path, name, abs(value), True
+        for value in _odd_numbers(node) if signal[node.id] else ():
+            name = next((n for n in garbage if _is_close(value, garbage[n])), None)
+            if name:
+                yield graph.calls[node.call].path, name, value, True
 
 
 def _named(value: float, path: str, garbage: Mapping[str, float]) -> str | None:

@@ -68,6 +68,7 @@ class _Start:
         "; nn", "\n        nn"
     ),
     healthy=program(TOKENS, unit="return x + self.branch(self.norm(x))", depth=4),
+    needs=("values",),
 )
 def zero_init(evidence: Evidence) -> Iterator[Finding]:
     """Tell of units that one zero makes their own shortcut."""
@@ -111,6 +112,7 @@ def zero_init(evidence: Evidence) -> Iterator[Finding]:
         unit="return x + self.alpha * self.branch(x)",
         depth=4,
     ),
+    needs=("values",),
 )
 def zero_twice(evidence: Evidence) -> Iterator[Finding]:
     """Fire where both factors are zero and, measured, no gradient comes to the branch."""
