@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import nn
 
+from skipway.designs import design_from
 from skipway.diagnostics.inspect import inspect
-from skipway.models import create_model
+from skipway.models.backbone_conv import ConvNet
+from skipway.models.create import build
+from skipway.models.zoo import backbone
 from skipway.parts import Table
 from skipway.study.claim import Bench, Judgement, Verdict, claim
 from skipway.study.claims._measures import passes, seeded, train_on_digits
@@ -22,11 +25,11 @@ if TYPE_CHECKING:
 
     from skipway.models import Net
 
-__all__ = ["Cost", "cost", "held_bytes", "judged", "law_broken", "smallest"]
+__all__ = ["Cost", "cost", "held_bytes", "judged", "law_broken", "one_stage", "smallest"]
 
 # "About 2×".
 TWICE: Final = (1.5, 2.5)
-DEPTH: Final = 20
+UNITS: Final = 9
 WIDTH: Final = 16
 GROWTHS: Final = (2, 4, 8, 16)
 
@@ -49,6 +52,19 @@ class Cost:
         """Each as a multiple of the other's."""
         mine, theirs = asdict(self), asdict(other)
         return {name: mine[name] / theirs[name] for name in mine}
+
+
+def one_stage(design: str, units: int = UNITS) -> Net:
+    """A net of one width and one resolution, as the document has it: C = 16 in, convolutional units, a head.
+
+    Args:
+        design: of the units.
+        units: how many, of two convolutions each.
+    """
+    planned = backbone("resnet20")
+    assert isinstance(planned, ConvNet)
+    stage = replace(planned, counts=(units,), widths=(WIDTH,), in_channels=1)
+    return build(stage, design_from(design), name=f"one stage of {units} units@{design}")
 
 
 def held_bytes(net: nn.Module, batch: Tensor) -> int:
@@ -92,7 +108,13 @@ def smallest(losses: Mapping[int, Sequence[float]], wanted: float, last: int = 2
     return min(reached, default=None)
 
 
-def judged(broken: int, equal_depth: Mapping[str, float], equal_loss: Mapping[str, float] | None, growth: int | None) -> Judgement:
+def judged(
+    broken: int,
+    equal_depth: Mapping[str, float],
+    equal_loss: Mapping[str, float] | None,
+    growth: int | None,
+    by_depth: Mapping[int, float],
+) -> Judgement:
     """By the law of growth, and by the multiples of what addition costs.
 
     Args:
@@ -100,6 +122,7 @@ def judged(broken: int, equal_depth: Mapping[str, float], equal_loss: Mapping[st
         equal_depth: parameters, flops and memory as multiples, appending as many channels as came in.
         equal_loss: the same of the smallest net that trains as well; None where none does.
         growth: channels that a unit of that one appends.
+        by_depth: memory as a multiple, by the number of units, for other numbers of units.
     """
     dearer = all(v > 1 for v in equal_depth.values())
     about = {
@@ -124,11 +147,14 @@ def judged(broken: int, equal_depth: Mapping[str, float], equal_loss: Mapping[st
         words=f"Parameters {equal_depth['parameters']:.2f}× and operations {equal_depth['flops']:.2f}× at equal depth"
         + ("" if equal_loss is None
            else f", {equal_loss['parameters']:.2f}× and {equal_loss['flops']:.2f}× at equal training loss")
-        + ". Every unit keeps what it reads in full, so that memory grows with the square of depth within a stage: any "
-        "one factor belongs to one depth.",
+        + ". Every unit keeps what it reads in full, so that memory grows with the square of depth within a stage, and "
+        "any one factor belongs to one depth: "
+        + ", ".join(f"{factor:.2f}× at {units} unit{'s' * (units != 1)}" for units, factor in by_depth.items())
+        + ".",
         numbers={
             "units_that_break_the_law": broken, "equal_depth": dict(equal_depth),
             "equal_loss": None if equal_loss is None else dict(equal_loss), "growth_at_equal_loss": growth,
+            "memory_by_units": {str(units): factor for units, factor in by_depth.items()},
         },
         parts=(
             Table(
@@ -154,8 +180,8 @@ def _twice(multiple: float) -> bool:
     statement="Concatenation makes the width grow, C to 2C to 3C, costs many more parameters, and DenseNet takes about "
     "twice the memory.",
     measurement="Channels behind every unit; parameters, operations and activations kept for the backward pass of "
-    "20-layer nets that concatenate and that add, at equal depth (k = 16 channels appended, as many as came in), and of "
-    "the narrowest of k = 2, 4, 8, 16 that trains as well on digits in 60 steps.",
+    "nets of one stage of 9 units that concatenate and that add, at equal depth (k = 16 channels appended, as many as "
+    "came in), and of the narrowest of k = 2, 4, 8, 16 that trains as well on digits in 60 steps.",
     criterion="Holds if every unit widens the stream by exactly k, parameters, operations and memory are above 1×, and "
     "the memory is 1.5× to 2.5× at equal depth and at equal training loss; holds only if compared in one way, where it "
     "is so in that one; else it does not hold.",
@@ -163,13 +189,17 @@ def _twice(multiple: float) -> bool:
 def check(bench: Bench) -> Judgement:
     """One ladder."""
     steps = bench.pick(quick=60, standard=600)
-    added = f"resnet{DEPTH}@preact"
     with seeded(0):
         batch = torch.randn(8, 1, 8, 8)
-        nets = {k: create_model(f"resnet{DEPTH}@dense(growth={k})", in_channels=1) for k in GROWTHS}
-        addition = create_model(added, in_channels=1)
+        nets = {k: one_stage(f"dense(growth={k})") for k in GROWTHS}
+        addition = one_stage("preact")
         costs, base = {k: cost(net, batch) for k, net in nets.items()}, cost(addition, batch)
         broken = sum(law_broken(net, batch, k) for k, net in nets.items())
+        by_depth = {
+            units: held_bytes(one_stage(f"dense(growth={WIDTH})", units), batch)
+            / held_bytes(one_stage("preact", units), batch)
+            for units in (1, 3, 27)
+        }
     wanted = statistics.fmean(train_on_digits(addition, steps=steps, batch_size=32)[-20:])
     losses: dict[int, list[float]] = {}
     reached: int | None = None
@@ -179,4 +209,4 @@ def check(bench: Bench) -> Judgement:
         if reached is not None:
             break
     equal_loss = None if reached is None else costs[reached].over(base)
-    return judged(broken, costs[WIDTH].over(base), equal_loss, reached)
+    return judged(broken, costs[WIDTH].over(base), equal_loss, reached, by_depth)

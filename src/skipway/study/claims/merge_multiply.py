@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
@@ -87,7 +88,7 @@ def final_loss(model: str, steps: int, seed: int = 0) -> float:
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         run = fit(spec, out=folder)
         losses = [line["loss"] for line in run.metrics() if "loss" in line]
-        return float(losses[-1]) if run.result["status"] == "finished" else float("inf")
+        return float(losses[-1]) if run.result["status"] == "finished" else math.inf
 
 
 def judged(product: Depth, addition: Depth, plus_one: Depth, losses: Mapping[str, float]) -> Judgement:
@@ -111,10 +112,11 @@ def judged(product: Depth, addition: Depth, plus_one: Depth, losses: Mapping[str
         verdict=verdict, condition=condition,
         figure=f"over {units} units with small branches x ⊙ F(x) leaves {product.signal[-1]:.1e} of the signal and "
         f"{product.gradient:.1e} of the gradient, x + F(x) {addition.signal[-1]:.2g} and {addition.gradient:.2g}; "
-        f"training loss {losses['product']:.2f} against {losses['addition']:.2f} (guessing: 2.30)",
+        f"training {_loss(losses['product'])} against {_loss(losses['addition'])} nats (guessing: 2.30)",
         words=f"x ⊙ (1 + F(x)) leaves {plus_one.signal[-1]:.2g} and {plus_one.gradient:.2g}: what vanishes is the "
         "product with F alone.",
-        numbers={name: asdict(one) for name, one in drawn.items()} | {"losses": dict(losses)},
+        numbers={name: asdict(one) for name, one in drawn.items()} 
+        | {"losses": {name: v if math.isfinite(v) else None for name, v in losses.items()}},
         parts=(
             Lines(
                 # A signal of 0 has no place on a logarithmic scale.
@@ -123,6 +125,10 @@ def judged(product: Depth, addition: Depth, plus_one: Depth, losses: Mapping[str
             ),
         ),
     )  # fmt: skip
+
+
+def _loss(value: float) -> str:
+    return f"to a loss of {value:.2f}" if math.isfinite(value) else "diverges"
 
 
 @claim(

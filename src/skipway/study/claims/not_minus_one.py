@@ -16,7 +16,7 @@ from skipway.study.claims._measures import gradient_ratios, seeded
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["VANISHED", "cancelling", "judged", 
+__all__ = ["VANISHED", "cancelling", "judged"]
 
 # A gradient of a hundredth of that behind the net is no exponential loss; a plain net of 40 layers is at 1e-10.
 VANISHED: Final = 0.01

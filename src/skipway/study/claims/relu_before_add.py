@@ -68,6 +68,6 @@ def check(bench: Bench) -> Judgement:
     """A 20-layer net on digits."""
     with seeded(0):
         batch = torch.randn(16, 1, 8, 8)
-        net = create_model("resnet20@relu_before_add", in_channels=1)
-        other = create_model("resnet20@preact", in_channels=1)
+        net = create_model("resnet20@relu_before_add", in_channels=1, width=8)
+        other = create_model("resnet20@preact", in_channels=1, width=8)
         return judged(measured(net, batch, 30), min(least_growth(other, batch)))
