@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-all lint clean
+.PHONY: install demo docs test test-all lint clean
 
 install: $(STAMP)
 
@@ -16,6 +16,10 @@ $(STAMP): pyproject.toml
 
 demo: install
 	$(BIN)/python examples/demo.py
+
+# The pages that are made from what is on record.
+docs: install
+	$(BIN)/python -c "from skipway.study.docs import write_docs; write_docs('docs', 'results')"
 
 lint: install
 	$(BIN)/ruff check src tests examples benchmarks

@@ -33,8 +33,12 @@ _WHERE: Final = {
     "Run": "skipway.train.run",
     "RunSpec": "skipway.spec",
     "ScheduleSpec": "skipway.spec",
+    "StudyOutcome": "skipway.study.outcome",
     "compare": "skipway.study.compare",
+    "conduct": "skipway.study.conduct",
     "create_model": "skipway.models",
+    "Findings": "skipway.study.examine",
+    "examine": "skipway.study.examine",
     "fit": "skipway.train.plan",
     "load_comparison": "skipway.study.comparison",
     "load_run": "skipway.train.run",
@@ -50,13 +54,11 @@ _WHERE: Final = {
     "what_if": "skipway.units.what_if",
 }
 __all__ = [
-    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Inspection", "Lesion",
-    "Monitor", "Net",
-    "Op", "OptimizerSpec", "PathSpectrum", "Proof", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec", "SkipwayError",
-    "Stack", "Unit", "UnitForm", "__version__", "compare", "create_model", "fit", "inspect", "lesion",
-    "list_designs",
-    "list_models", "load_comparison", "load_model", "load_run", "load_torchvision_state_dict", "path_spectrum",
-    "prove", "resume", "what_if",
+    "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Findings", "Inspection", "Lesion",
+    "Monitor", "Net", "Op", "OptimizerSpec", "PathSpectrum", "Proof", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec",
+    "SkipwayError", "Stack", "StudyOutcome", "Unit", "UnitForm", "__version__", "compare", "conduct", "create_model",
+    "examine", "fit", "inspect", "lesion", "list_designs", "list_models", "load_comparison", "load_model", "load_run",
+    "load_torchvision_state_dict", "path_spectrum", "prove", "resume", "what_if",
 ]  # fmt: skip
 
 

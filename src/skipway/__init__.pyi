@@ -25,6 +25,10 @@ from skipway.spec import ScheduleSpec as ScheduleSpec
 from skipway.study.compare import compare as compare
 from skipway.study.comparison import Comparison as Comparison
 from skipway.study.comparison import load_comparison as load_comparison
+from skipway.study.conduct import conduct as conduct
+from skipway.study.examine import Findings as Findings
+from skipway.study.examine import examine as examine
+from skipway.study.outcome import StudyOutcome as StudyOutcome
 from skipway.study.proof import Proof as Proof
 from skipway.study.prove import prove as prove
 from skipway.train.fit import resume as resume

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.study.launch import launcher_named
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["conduct", "rows_named", "study_outcome"]
 
+# Sets whose files are the same wherever they lie. Others take no folder, or are another set in another one (text).
+_LIES_SOMEWHERE: Final = ("cifar10", "cifar100", "fashion_mnist", "imagenet")
+
 
 def conduct(  # noqa: PLR0913  # keywords of one call, all optional
     study: str | Study,
@@ -55,7 +58,7 @@ def conduct(  # noqa: PLR0913  # keywords of one call, all optional
         budget: ``"quick"``, ``"standard"`` or ``"paper"``.
         results: where records are kept; by default in ``results``.
         out: folder of the run folders.
-        root: folder in which the data lies; None for the usual places.
+        root: folder in which the data lies, if it lies anywhere; None for the usual places.
         seeds: runs of each row; by default the budget's.
         only: labels of the rows to run; empty for all.
         workers: runs at a time; by default one for each GPU, or for each core of the processor.
@@ -194,7 +197,9 @@ def _specs(
 
     def spec(row: Row, seed: int) -> RunSpec:
         settings = row.settings or study.settings(budget)
-        data = replace(settings.data, root=root if settings.data.root is None else settings.data.root)
+        data = settings.data
+        if data.root is None and data.name in _LIES_SOMEWHERE:
+            data = replace(data, root=root)
         return replace(settings, model=row.model, seed=seed, data=data)
 
     return {row: [spec(row, seed) for seed in numbers] for row in rows_named(study, budget, only)}
