@@ -25,7 +25,18 @@ if TYPE_CHECKING:
     from skipway.models.stack import PlannedStack
     from skipway.models.unit import PlannedUnit
 
-__all__ = ["EXACT", "GUESS", "Pass", "digits_curve", "gradient_ratios", "jacobian", "passes", "seeded", "smooth_branch", "train_on_digits"]
+__all__ = [
+    "EXACT",
+    "GUESS",
+    "Pass",
+    "digits_curve",
+    "gradient_ratios",
+    "jacobian",
+    "passes",
+    "seeded",
+    "smooth_branch",
+    "train_on_digits",
+]
 
 # Of float64 arithmetic on tensors of some hundred entries: a hundred times its rounding.
 EXACT: Final = 1e-12
@@ -47,8 +58,7 @@ def smooth_branch(width: int) -> nn.Sequential:
 
 def jacobian(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """``∂function/∂x``, every entry by every entry: (S,S)."""
-    found = torch.autograd.functional.jacobian(function, x)
-    assert isinstance(found, Tensor)
+    found: Tensor = torch.autograd.functional.jacobian(function, x)
     return found.reshape(-1, x.numel())
 
 
@@ -137,7 +147,7 @@ def train_on_digits(
     flat: bool = False,
     behind: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """Train by SGD with momentum 0.9 at a constant rate, without weight decay; the same batches for every net of a seed.
+    """Train by SGD with momentum 0.9 at a constant rate, without weight decay; a seed has one order of batches.
 
     Args:
         net: of ten classes; left in train mode.
@@ -174,7 +184,7 @@ def train_on_digits(
 
 @lru_cache(maxsize=64)
 def digits_curve(model: str, seed: int, steps: int) -> tuple[float, ...]:
-    """Losses of a net 8 channels wide on digits, batches of 32, SGD 0.1 from the first step on; several claims read them.
+    """Losses of a net 8 channels wide on digits, batches of 32, SGD 0.1 from the first step; several claims read it.
 
     Args:
         model: name of a convolutional net.

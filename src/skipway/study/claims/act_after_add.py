@@ -40,8 +40,8 @@ def judged(new: list[UnitForm], original: list[UnitForm]) -> Judgement:
     meant = "in front of the weight layers" if not behind["new"] and before > len(new) / 2 else "not settled by the net"
     return Judgement(
         verdict="documentary",
-        figure=f"meant is {meant}: in pre-activation {behind['new']} of {len(new)} units have an activation behind the "
-        f"addition, in the original {behind['original']} of {len(original)}",
+        figure=f"meant is {meant}: in pre-activation {behind['new']} of {len(new)} units have an activation behind "
+        f"the addition, in the original {behind['original']} of {len(original)}",
         words="The document says both: behind the addition in its abstract, in front of the weight layers later. The "
         "second is the published architecture; 'behind the addition' is the original's.",
         numbers={"behind_the_sum": behind, "units": len(new), "activation_in_front_of_the_branch": before},
@@ -68,6 +68,6 @@ def _equations(found: Mapping[str, list[UnitForm]]) -> list[tuple[str, UnitForm]
     criterion="Documentary: 'in front of the weight layers' if no unit of the built net has anything behind its "
     "addition and more than half of them begin with an activation.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Both nets at 20 layers."""
     return judged(forms("resnet20@preact"), forms("resnet20"))

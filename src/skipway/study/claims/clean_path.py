@@ -83,8 +83,8 @@ def judged(pre: Mapping[str, Way], post: Mapping[str, Way]) -> Judgement:
         verdict=verdict,
         figure=f"by the way of length 0 the gradient arrives with a difference of {worst:.3g} in pre-norm and of "
         f"{least:.2g} or more of its norm in post-norm",
-        words="Of the gradient behind the last unit, in float64. In front of the head stands one more norm in pre-norm "
-        "nets, behind the last addition: it is on every way, once.",
+        words="Of the gradient behind the last unit, in float64. In front of the head stands one more norm in "
+        "pre-norm nets, behind the last addition: it is on every way, once.",
         numbers={name: asdict(one) for name, one in both.items()},
         parts=(
             Table(
@@ -106,10 +106,10 @@ def judged(pre: Mapping[str, Way], post: Mapping[str, Way]) -> Judgement:
     "LayerNorm in every layer, which rescales it and breaks the straight way of the gradient.",
     measurement="The gradient at path length 0 in front of the first unit, against the one behind the last unit, in "
     "transformers of 4 and 12 layers, in float64; and the same with the branches cut out of the backward pass.",
-    criterion="Holds if in pre-norm the two are equal to the last bit (difference exactly 0, road 'unchanged'), and in "
-    "post-norm they are not.",
+    criterion="Holds if in pre-norm the two are equal to the last bit (difference exactly 0, road 'unchanged'), and "
+    "in post-norm they are not.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Two transformers in each arrangement."""
     pre: dict[str, Way] = {}
     post: dict[str, Way] = {}

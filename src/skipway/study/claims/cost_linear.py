@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from dataclasses import dataclass
@@ -59,7 +60,7 @@ def fitted(costs: Mapping[int, float]) -> Line:
 
 
 def step_seconds(nets: Mapping[int, nn.Module], batch: Tensor, rounds: int) -> dict[int, float]:
-    """Seconds of processor time of a training step: the median of some rounds, in each of which every net takes its turn.
+    """Seconds of processor time of a training step: the median of rounds, in each of which every net takes its turn.
 
     Others may run on the machine. So a shallow net repeats its step until it takes as long as the deepest: a short
     step finds a calm moment where a long one finds none.
@@ -108,12 +109,12 @@ def judged(flops: Mapping[int, float], seconds: Mapping[int, float]) -> Judgemen
         f"{100 * lines['operations'].worst:.2g} %, seconds {100 * lines['seconds'].worst:.2g} %",
         words=f"{1e3 * lines['seconds'].slope:.2g} ms a layer on one thread of the processor (batch of 2, 8 pixels, "
         "processor time, median of interleaved rounds). What does not depend on depth is "
-        f"{100 * fixed['operations']:.2g} % of the operations and {100 * fixed['seconds']:.2g} % of the seconds at the "
-        "greatest depth, so that proportional it is, too. The three weeks on 8 GPUs for 200 layers are not measured.",
+        f"{100 * fixed['operations']:.2g} % of the operations and {100 * fixed['seconds']:.2g} % of the seconds at "
+        "the greatest depth. The three weeks on 8 GPUs for 200 layers are not measured.",
         numbers={
             "flops": {str(d): v for d, v in flops.items()}, "seconds": {str(d): v for d, v in seconds.items()},
             "residuals": {name: list(line.residuals) for name, line in lines.items()}, "fixed_share": fixed,
-            "threads": 1, "torch": torch.__version__,
+            "threads": 1, "load_average": os.getloadavg()[0], "torch": torch.__version__,
         },
         parts=(_drawn("Operations of a forward pass", "FLOP", flops, lines["operations"]),
                _drawn("Training step", "s", seconds, lines["seconds"])),
@@ -135,14 +136,14 @@ def _drawn(title: str, unit: str, costs: Mapping[int, float], line: Line) -> Lin
     "cost-linear",
     source="003, computational cost; He et al. 2016, arXiv 1603.05027, section 5",
     statement="The computational complexity of the models is proportional to depth.",
-    measurement="Operations of a forward pass and processor seconds of a training step of pre-activation bottleneck nets "
-    "of 29, 65, 119, 245, 497 and 1,001 layers, batch of 2 at 8 pixels, on one thread.",
-    criterion="Holds if a line through each, fitted to the least relative residuals, leaves no residual above 5 %; holds "
-    "only if cost is counted in operations, where the seconds alone leave more.",
+    measurement="Operations of a forward pass and processor seconds of a training step of pre-activation bottleneck "
+    "nets of 29, 65, 119, 245, 497 and 1,001 layers, batch of 2 at 8 pixels, on one thread.",
+    criterion="Holds if a line through each, fitted to the least relative residuals, leaves no residual above 5 %; "
+    "holds only if cost is counted in operations, where the seconds alone leave more.",
 )
 def check(bench: Bench) -> Judgement:
     """Six depths, interleaved."""
-    rounds = bench.pick(quick=3, standard=20)
+    rounds = bench.pick(quick=4, standard=20)
     with seeded(0):
         batch = torch.randn(2, 3, 8, 8)
         nets = {depth: create_model(f"resnet{depth}@preact") for depth in DEPTHS}

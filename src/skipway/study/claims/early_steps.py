@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import asdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Series
@@ -27,7 +29,7 @@ def level(losses: Sequence[float]) -> float:
 
 def roughness(losses: Sequence[float]) -> float:
     """Mean size of the change of the loss from one step to the next, in nats."""
-    return statistics.fmean(abs(b - a) for a, b in zip(losses, losses[1:], strict=False))
+    return statistics.fmean(abs(b - a) for a, b in pairwise(losses))
 
 
 def judged(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> Judgement:
@@ -55,12 +57,15 @@ def judged(curves: Mapping[str, Mapping[int, Sequence[float]]]) -> Judgement:
         verdict=verdict, condition=condition,
         figure="; ".join(f"{name} {_interval(e)} nats" for name, e in effects.items())
         + f" with zero-init against default, first {len(next(iter(curves['zero'].values())))} steps",
-        words=f"Differences over {len(curves['zero'])} seeds, paired, with their 95 % intervals; below 0 zero-init has "
-        f"less. The highest loss was {highest['zero']:.2f} with zero-init and {highest['default']:.2f} without "
+        words=f"Differences over {len(curves['zero'])} seeds, paired, with their 95 % intervals; below 0 zero-init "
+        f"has less. The highest loss was {highest['zero']:.2f} with zero-init and {highest['default']:.2f} without "
         f"(guessing: {GUESS:.2f}). {_said(better, worse)}",
         numbers={
             "effects": {name: None if e is None else asdict(e) for name, e in effects.items()}, "highest": highest,
-            "losses": {net: {str(s): list(c) for s, c in of_net.items()} for net, of_net in curves.items()},
+            "losses": {
+                net: {str(s): [v if math.isfinite(v) else None for v in c] for s, c in of_net.items()}
+                for net, of_net in curves.items()
+            },
         },
         parts=(Lines(series=tuple(_band(net, of_net) for net, of_net in curves.items()), x="step", unit="nats",
                      title="Training loss of the first steps", note="Mean over the seeds; the band is their range."),),
@@ -91,15 +96,17 @@ def _interval(effect: Effect | None) -> str:
 @claim(
     "early-steps",
     source="001 (residual connections), practical detail 2 and its last sentence",
-    statement="Zero-initialising the last layer of each block steadies the first hundred steps of training noticeably, "
-    "at no cost.",
+    statement="Zero-initialising the last layer of each block steadies the first hundred steps of training "
+    "noticeably, at no cost.",
     measurement="Training loss of the first 100 steps of 32-layer nets (8 channels wide) on digits, SGD 0.1 without "
     "warm-up, with zero-init and without, 3 seeds: mean loss, and mean change from one step to the next.",
-    criterion="Holds if both are lower with zero-init, each 95 % interval of the difference (paired by seed) leaving 0 "
-    "out; holds only if 'steadies' is read as the one of them that is lower; does not hold if one is higher; not "
+    criterion="Holds if both are lower with zero-init, each 95 % interval of the difference (paired by seed) leaving "
+    "0 out; holds only if 'steadies' is read as the one of them that is lower; does not hold if one is higher; not "
     "measured if both intervals hold 0.",
 )
 def check(bench: Bench) -> Judgement:
     """Three seeds, or ten."""
     seeds = bench.pick(quick=3, standard=10)
-    return judged({net: {seed: digits_curve(model, seed, STEPS) for seed in range(seeds)} for net, model in NETS.items()})
+    return judged(
+        {net: {seed: digits_curve(model, seed, STEPS) for seed in range(seeds)} for net, model in NETS.items()}
+    )

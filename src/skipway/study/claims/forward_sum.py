@@ -85,14 +85,14 @@ def judged(clean: Mapping[str, tuple[float, int]], other: Mapping[str, float]) -
 @claim(
     "forward-sum",
     source="003, He et al. 2016, arXiv 1603.05027, equation 4",
-    statement="If h and f are the identity, x_L = x_l + ΣF(x_i), for every deep unit L and shallow unit l; a plain net "
-    "is a product instead.",
+    statement="If h and f are the identity, x_L = x_l + ΣF(x_i), for every deep unit L and shallow unit l; a plain "
+    "net is a product instead.",
     measurement="x_L − x_l − ΣF for every pair l < L within a stage, in float64: pre-activation nets of 56 and 1,001 "
     "layers, and nets with a ReLU behind the sum, a projection on every shortcut, and no shortcut.",
     criterion="Holds if it is at most 1e-12 of the largest entry of x_L for every pair in both pre-activation nets. "
     "That the others exceed 1e-3 is reported beside it: it shows that the measurement can fail.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Two deep clean nets, three others."""
     clean, other = {}, {}
     with seeded(0):

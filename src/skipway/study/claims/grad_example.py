@@ -39,8 +39,8 @@ def judged(without: float, with_shortcut: float) -> Judgement:
     return Judgement(
         verdict="holds" if apart <= EXACT else "does not hold",
         figure=f"∂L/∂x = {without:.5f} without and {with_shortcut:.5f} with the shortcut: {found['ratio']:.4g} times",
-        words="The factor is 1 + 1/(∂f/∂x): it says how small the branch's slope was chosen, nothing about a net. The "
-        "document rounds 0.00101 to 0.001 in a comment.",
+        words="The factor is 1 + 1/(∂f/∂x): it says how small the branch's slope was chosen, nothing about a net. "
+        "The document rounds 0.00101 to 0.001 in a comment.",
         numbers={**found, "relative_distance": apart},
     )
 
@@ -53,6 +53,6 @@ def judged(without: float, with_shortcut: float) -> Judgement:
     measurement="Autograd through a plain and a residual unit whose branch has that slope, in float64.",
     criterion="Holds if the two gradients and their ratio are 0.00001, 0.00101 and 101 to 1e-12, relative.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Two units of one weight."""
     return judged(gradient("plain"), gradient("post_act"))

@@ -44,8 +44,8 @@ def judged(distances: Mapping[str, float], relu_behind: float) -> Judgement:
         verdict="holds" if distances[worst] <= EXACT else "does not hold",
         figure=f"∂y/∂x − ∂F/∂x differs from I by at most {distances[worst]:.1e}, over {len(distances)} units in "
         "float64",
-        words=f"The documents print blocks with a ReLU behind the sum: there the same difference is {relu_behind:.2g}, "
-        "since the derivative of the ReLU multiplies the whole.",
+        words="The documents print blocks with a ReLU behind the sum: there the same difference is "
+        f"{relu_behind:.2g}, since the derivative of the ReLU multiplies the whole.",
         numbers={"distance": dict(distances), "distance_relu_behind": relu_behind},
     )
 
@@ -58,7 +58,7 @@ def judged(distances: Mapping[str, float], relu_behind: float) -> Judgement:
     measurement="The whole Jacobian of a unit minus that of its branch, in float64, for units of nets and single ones.",
     criterion="Holds if every entry differs from the identity matrix by at most 1e-12, on every unit.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Units of three nets and one around a branch of linear layers."""
     units = _units()
     distances = {name: distance(unit, x) for name, (unit, x) in units.items()}

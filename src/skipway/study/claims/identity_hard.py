@@ -80,9 +80,10 @@ def judged(plain: Mapping[int, float], residual: Mapping[int, float], at_zero: M
     listed = "; ".join(f"{d} units: plain {plain[d]:.2g}, residual {residual[d]:.2g}" for d in plain)
     return Judgement(
         verdict=verdict, condition=condition,
-        figure=f"relative error at zero weights {max(at_zero.values()):.3g} for residual stacks; behind training {listed}",
-        words="Each branch W₂ ReLU(W₁ x) can be the identity exactly, so that the plain stack can represent what it is "
-        "asked for. An error of 1 is that of answering 0.",
+        figure=f"relative error at zero weights {max(at_zero.values()):.3g} for residual stacks; behind training "
+        f"{listed}",
+        words="Each branch W₂ ReLU(W₁ x) can be the identity exactly, so that the plain stack can represent what it "
+        "is asked for. An error of 1 is that of answering 0.",
         numbers={
             "plain": {str(d): v for d, v in plain.items()}, "residual": {str(d): v for d, v in residual.items()},
             "at_zero": {str(d): v for d, v in at_zero.items()},
@@ -105,11 +106,11 @@ def judged(plain: Mapping[int, float], residual: Mapping[int, float], at_zero: M
     source="001 (residual connections), second and third paragraph",
     statement="The identity is surprisingly hard to learn for a stack of weight matrices; for y = x + F(x) it is "
     "trivial: set the weights near zero.",
-    measurement="Regression of the identity (16 numbers, Adam, 1e-3, 250 steps of 64) with plain and residual stacks of "
-    "2, 6 and 18 two-layer branches; and residual stacks with all weights zero.",
-    criterion="Holds if the residual stacks at zero weights have an error of exactly 0 and the trained plain stacks keep "
-    "more than 0.01 of the variance, and more than the trained residual ones, at every depth; holds only if the stack "
-    "is deep, where that is so at some depths.",
+    measurement="Regression of the identity (16 numbers, Adam, 1e-3, 250 steps of 64) with plain and residual stacks "
+    "of 2, 6 and 18 two-layer branches; and residual stacks with all weights zero.",
+    criterion="Holds if the residual stacks at zero weights have an error of exactly 0 and the trained plain stacks "
+    "keep more than 0.01 of the variance, and more than the trained residual ones, at every depth; holds only if the "
+    "stack is deep, where that is so at some depths.",
 )
 def check(bench: Bench) -> Judgement:
     """Three depths."""

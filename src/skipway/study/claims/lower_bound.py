@@ -73,12 +73,12 @@ def judged(found: Mapping[str, Sequence[Bound]]) -> Judgement:
     least = min(one.least for one in every)
     return Judgement(
         verdict=verdict, condition=condition,
-        figure=f"‖∂F/∂x‖ < 1 in {len(promised)} of {len(every)} units; the smallest singular value of ∂y/∂x over all of "
-        f"them is {least:.2g}",
+        figure=f"‖∂F/∂x‖ < 1 in {len(promised)} of {len(every)} units; the smallest singular value of ∂y/∂x over all "
+        f"of them is {least:.2g}",
         words="Share of units where the bound says something: "
         + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
-        + ". For numbers |1 + f′| ≥ 1 − |f′| is true, and above 0 only if |f′| < 1; in many dimensions one direction in "
-        "which the branch undoes the stream is enough.",
+        + ". For numbers |1 + f′| ≥ 1 − |f′| is true, and above 0 only if |f′| < 1; in many dimensions one direction "
+        "in which the branch undoes the stream is enough.",
         numbers={
             "share_below_1": shares, "least_singular_value": least, "largest_norm": max(one.branch for one in every),
             "units": {name: [asdict(one) for one in of_net] for name, of_net in found.items()},
@@ -103,16 +103,15 @@ def judged(found: Mapping[str, Sequence[Bound]]) -> Judgement:
     statement="Even if |∂f/∂x| < 1, |∂y/∂x| ≥ 1 − |∂f/∂x| > 0 is guaranteed: the gradient is always passed on.",
     measurement="The smallest singular value of ∂y/∂x and the largest of ∂F/∂x, in float64, over the units of a "
     "convolutional net and of one of tanh layers, at random weights and behind 100 training steps on digits.",
-    criterion="Does not hold if a unit falls below 1 − ‖∂F/∂x‖ by more than rounding (1e-10); holds if ‖∂F/∂x‖ < 1 in "
-    "every unit; holds only if ‖∂F/∂x‖ < 1, where the bound is kept but is not above 0 for all units.",
+    criterion="Does not hold if a unit falls below 1 − ‖∂F/∂x‖ by more than rounding (1e-10); holds if ‖∂F/∂x‖ < 1 "
+    "in every unit; holds only if ‖∂F/∂x‖ < 1, where the bound is kept but is not above 0 for all units.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Two nets, at both times."""
     found: dict[str, list[Bound]] = {}
     for name, flat in (("resnet14@preact", False), ("mlp16", True)):
         with seeded(0):
-            sizes = {"width": 16} if flat else {"width": 4, "in_channels": 1}
-            net = create_model(name, **sizes).double()
+            net = create_model(name, width=16 if flat else 4, in_channels=None if flat else 1).double()
             batch = torch.randn(4, 64) if flat else torch.randn(2, 1, 4, 4)
             found[f"{name}, random"] = bounds(net, batch.double())
             train_on_digits(net, steps=100, flat=flat, batch_size=32, lr=0.05)

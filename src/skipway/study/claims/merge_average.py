@@ -50,8 +50,8 @@ def judged(roads: Sequence[Road], curves: Mapping[str, Mapping[int, Sequence[flo
         verdict=verdict,
         figure=f"½^L of the gradient by the shortcut path ({deepest.backward:.1e} at {deepest.units} units); training "
         f"loss higher by {_interval(effect)} nats behind {len(next(iter(curves['average'].values())))} steps",
-        words="Published, 110 layers on CIFAR-10: 12.35 % against 6.61 % (table 1). The document's 'without theoretical "
-        "grounds' is not so: equation 8 of the same paper is about exactly this.",
+        words="Published, 110 layers on CIFAR-10: 12.35 % against 6.61 % (table 1). The document's 'without "
+        "theoretical grounds' is not so: equation 8 of the same paper is about exactly this.",
         numbers={
             "roads": [asdict(one) for one in roads], "relative_error": exact,
             "losses": {name: {str(s): v for s, v in of_net.items()} for name, of_net in ends.items()},
@@ -83,10 +83,12 @@ def _interval(effect: Effect | None) -> str:
     "merge-average",
     source="000 (why addition), section 3, variant 3; He et al. 2016, arXiv 1603.05027, table 1, '0.5/0.5'",
     statement="out = 0.5 · f(x) + 0.5 · x works worse than addition.",
-    measurement="The gradient along the shortcut path of averaging nets, against ½^L; and the training loss of the last "
-    "10 steps of 32-layer nets (8 channels wide) with average and with addition, 60 steps on digits, paired by seed.",
-    criterion="Holds if the gradient is ½^L to 1e-6, relative, and the loss with average is higher, the 95 % interval of "
-    "the difference over 3 seeds leaving 0 out; does not hold if the interval lies below 0; not measured if it holds 0.",
+    measurement="The gradient along the shortcut path of averaging nets, against ½^L; and the training loss of the "
+    "last 10 steps of 32-layer nets (8 channels wide) with average and with addition, 60 steps on digits, paired by "
+    "seed.",
+    criterion="Holds if the gradient is ½^L to 1e-6, relative, and the loss with average is higher, the 95 % "
+    "interval of the difference over 3 seeds leaving 0 out; does not hold if the interval lies below 0; not measured "
+    "if it holds 0.",
 )
 def check(bench: Bench) -> Judgement:
     """Two depths, three seeds."""
@@ -99,7 +101,9 @@ def check(bench: Bench) -> Judgement:
     # The rate is constant, so that a longer run begins with the shorter one.
     longest = max(steps, SHARED)
     curves = {
-        name: {seed: digits_curve(model, seed, longest if name == "addition" else steps)[:steps] for seed in range(seeds)}
+        name: {
+            seed: digits_curve(model, seed, longest if name == "addition" else steps)[:steps] for seed in range(seeds)
+        }
         for name, model in NETS.items()
     }
     return judged(roads, curves)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -13,7 +13,6 @@ from skipway.designs import design_from
 from skipway.diagnostics.inspect import inspect
 from skipway.models.backbone_conv import ConvNet
 from skipway.models.create import build
-from skipway.models.zoo import backbone
 from skipway.parts import Table
 from skipway.study.claim import Bench, Judgement, Verdict, claim
 from skipway.study.claims._measures import passes, seeded, train_on_digits
@@ -61,9 +60,10 @@ def one_stage(design: str, units: int = UNITS) -> Net:
         design: of the units.
         units: how many, of two convolutions each.
     """
-    planned = backbone("resnet20")
-    assert isinstance(planned, ConvNet)
-    stage = replace(planned, counts=(units,), widths=(WIDTH,), in_channels=1)
+    stage = ConvNet(
+        name="one_stage", family="cifar_resnet", design="preact", depth=2 * units + 2, num_classes=10, block="basic",
+        counts=(units,), widths=(WIDTH,), stem_width=WIDTH, in_channels=1, image_size=8,
+    )  # fmt: skip
     return build(stage, design_from(design), name=f"one stage of {units} units@{design}")
 
 
@@ -143,12 +143,13 @@ def judged(
     )  # fmt: skip
     return Judgement(
         verdict=verdict, condition=condition,
-        figure=f"{kept}; activations kept: {equal_depth['held']:.2f}× of addition's at equal depth (k = {WIDTH}), {there}",
+        figure=f"{kept}; activations kept: {equal_depth['held']:.2f}× of addition's at equal depth (k = {WIDTH}), "
+        f"{there}",
         words=f"Parameters {equal_depth['parameters']:.2f}× and operations {equal_depth['flops']:.2f}× at equal depth"
         + ("" if equal_loss is None
            else f", {equal_loss['parameters']:.2f}× and {equal_loss['flops']:.2f}× at equal training loss")
-        + ". Every unit keeps what it reads in full, so that memory grows with the square of depth within a stage, and "
-        "any one factor belongs to one depth: "
+        + ". Every unit keeps what it reads in full, so that memory grows with the square of depth within a stage, "
+        "and any one factor belongs to one depth: "
         + ", ".join(f"{factor:.2f}× at {units} unit{'s' * (units != 1)}" for units, factor in by_depth.items())
         + ".",
         numbers={
@@ -164,7 +165,8 @@ def judged(
                     for name, values in (("at equal depth", equal_depth), ("at equal training loss", equal_loss))
                     if values is not None
                 ),
-                numeric=("parameters", "operations", "activations kept"), title="Concatenation, as multiples of addition",
+                numeric=("parameters", "operations", "activations kept"),
+                title="Concatenation, as multiples of addition",
             ),
         ),
     )  # fmt: skip
@@ -177,14 +179,14 @@ def _twice(multiple: float) -> bool:
 @claim(
     "merge-concat",
     source="000 (why addition), section 3, variant 1, and section 6",
-    statement="Concatenation makes the width grow, C to 2C to 3C, costs many more parameters, and DenseNet takes about "
-    "twice the memory.",
+    statement="Concatenation makes the width grow, C to 2C to 3C, costs many more parameters, and DenseNet takes "
+    "about twice the memory.",
     measurement="Channels behind every unit; parameters, operations and activations kept for the backward pass of "
-    "nets of one stage of 9 units that concatenate and that add, at equal depth (k = 16 channels appended, as many as "
-    "came in), and of the narrowest of k = 2, 4, 8, 16 that trains as well on digits in 60 steps.",
-    criterion="Holds if every unit widens the stream by exactly k, parameters, operations and memory are above 1×, and "
-    "the memory is 1.5× to 2.5× at equal depth and at equal training loss; holds only if compared in one way, where it "
-    "is so in that one; else it does not hold.",
+    "nets of one stage of 9 units that concatenate and that add, at equal depth (k = 16 channels appended, as many "
+    "as came in), and of the narrowest of k = 2, 4, 8, 16 that trains as well on digits in 60 steps.",
+    criterion="Holds if every unit widens the stream by exactly k, parameters, operations and memory are above 1×, "
+    "and the memory is 1.5× to 2.5× at equal depth and at equal training loss; holds only if compared in one way, "
+    "where it is so in that one; else it does not hold.",
 )
 def check(bench: Bench) -> Judgement:
     """One ladder."""

@@ -115,7 +115,7 @@ def judged(product: Depth, addition: Depth, plus_one: Depth, losses: Mapping[str
         f"training {_loss(losses['product'])} against {_loss(losses['addition'])} nats (guessing: 2.30)",
         words=f"x ⊙ (1 + F(x)) leaves {plus_one.signal[-1]:.2g} and {plus_one.gradient:.2g}: what vanishes is the "
         "product with F alone.",
-        numbers={name: asdict(one) for name, one in drawn.items()} 
+        numbers={name: asdict(one) for name, one in drawn.items()}
         | {"losses": {name: v if math.isfinite(v) else None for name, v in losses.items()}},
         parts=(
             Lines(
@@ -135,10 +135,10 @@ def _loss(value: float) -> str:
     "merge-multiply",
     source="000 (why addition), section 3, variant 2",
     statement="With out = f(x) × x the output goes to 0 where f(x) does, and the gradients may vanish.",
-    measurement="Signal and gradient through 20 tanh layers with weights a tenth of the usual, merged by product and by "
-    "addition; and 20-layer convolutional nets of each, trained for 50 steps on digits.",
-    criterion="Holds if the product leaves less than 1e-6 of both, addition between 0.1 and 10 times of both, and the "
-    "product's training loss is higher; holds only if the branch is small, where the training loss is not higher.",
+    measurement="Signal and gradient through 20 tanh layers with weights a tenth of the usual, merged by product and "
+    "by addition; and 20-layer convolutional nets of each, trained for 50 steps on digits.",
+    criterion="Holds if the product leaves less than 1e-6 of both, addition between 0.1 and 10 times of both, and "
+    "the product's training loss is higher; holds only if the branch is small, where the training loss is not higher.",
 )
 def check(bench: Bench) -> Judgement:
     """Three merges through depth, two of them trained."""

@@ -60,8 +60,8 @@ def judged(found: Mapping[int, tuple[int, int]], projected: Mapping[int, tuple[i
     return Judgement(
         verdict="holds" if most == 0 else "does not hold",
         figure=f"plain and residual nets of {', '.join(map(str, found))} layers differ by {most:,} parameters at most",
-        words="What costs parameters is a projection where the shape changes: "
-        f"{', '.join(f'{e:,}' for e in extra)} with option B.",
+        words=f"What costs parameters is a projection where the shape changes: {', '.join(f'{e:,}' for e in extra)} "
+        "with option B.",
         numbers={"plain_and_residual": {str(d): list(pair) for d, pair in found.items()}, "option_b_adds": extra},
         parts=(
             Table(
@@ -79,7 +79,7 @@ def judged(found: Mapping[int, tuple[int, int]], projected: Mapping[int, tuple[i
     measurement="Parameters of plain and residual nets of every listed depth, counted on the built nets.",
     criterion="Holds if the difference is 0 at every depth.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """Every listed depth, built without memory."""
     every = depths()
     return judged(counts(every), counts(every[:1], "resnet{depth}@post_act(shortcut=B)"))

@@ -50,10 +50,10 @@ def judged(found: Mapping[str, Sequence[float]], constructed: float) -> Judgemen
     quartiles = {name: statistics.quantiles(values, n=4) for name, values in found.items()}
     return Judgement(
         verdict=verdict, condition=condition,
-        figure=f"‖∂L/∂x_l‖ / ‖∂L/∂x_L‖ is at least {least:.3g} over {len(every):,} draws of weights, batches and units; "
-        f"{constructed:.2g} where F(x) = −x",
-        words="Weights a tenth and a hundredth as large are among the draws: the smaller the weights, the nearer is the "
-        "ratio to 1. The document prints 'cannot always be 1', for the paper's 'cannot always be −1'.",
+        figure=f"‖∂L/∂x_l‖ / ‖∂L/∂x_L‖ is at least {least:.3g} over {len(every):,} draws of weights, batches and "
+        f"units; {constructed:.2g} where F(x) = −x",
+        words="Weights a tenth and a hundredth as large are among the draws: the smaller the weights, the nearer is "
+        "the ratio to 1. The document prints 'cannot always be 1', for the paper's 'cannot always be −1'.",
         numbers={
             "least": {name: min(values) for name, values in found.items()},
             "median": {name: q[1] for name, q in quartiles.items()},
@@ -76,8 +76,8 @@ def judged(found: Mapping[str, Sequence[float]], constructed: float) -> Judgemen
     "gradient does not vanish, however small the weights are.",
     measurement="‖∂L/∂x_l‖ over ‖∂L/∂x_L‖ for every unit of pre-activation nets, tanh layers and a transformer, over "
     "random weights of three sizes and random batches; and for a net made with F(x) = −x.",
-    criterion="Holds if the ratio is at least 0.01 in every draw and in the constructed net; holds only if no branch is "
-    "made to be −x, where the constructed net alone falls below.",
+    criterion="Holds if the ratio is at least 0.01 in every draw and in the constructed net; holds only if no branch "
+    "is made to be −x, where the constructed net alone falls below.",
 )
 def check(bench: Bench) -> Judgement:
     """Draws of three nets."""

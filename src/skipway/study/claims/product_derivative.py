@@ -57,7 +57,7 @@ def judged(found: dict[str, float]) -> Judgement:
     measurement="The Jacobian of a unit x ⊙ F(x) by autograd in float64, against that formula and the product rule.",
     criterion="Holds if no entry differs from the document's formula by more than 1e-12 of the largest entry.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """One unit."""
     with seeded(0):
         unit = Unit(smooth_branch(6), "multiply(plus_one=false)", norm="none", act="none")

@@ -41,8 +41,8 @@ def judged(refused: Mapping[str, Refusal], projected: Mapping[str, Mended], padd
     listed = ", ".join(f"{name} {one.before:.2g} to {one.behind:.2g}" for name, one in kinds.items())
     return Judgement(
         verdict=verdict, condition=condition,
-        figure=("with nothing on the shortcut such units are refused" if needed else "such units are not refused clearly")
-        + f"; error behind 60 steps: {listed}",
+        figure=f"with nothing on the shortcut such units are {'' if needed else 'not '}refused clearly; error behind "
+        f"60 steps: {listed}",
         words="He et al. 2015 build all their CIFAR nets with zeros (option A); projections (B) gave 24.52 % against "
         "25.03 % on ImageNet at 34 layers (arXiv 1512.03385).",
         numbers={
@@ -62,18 +62,21 @@ def judged(refused: Mapping[str, Refusal], projected: Mapping[str, Mended], padd
 @claim(
     "projection",
     source="001 (residual connections), practical detail 1",
-    statement="If the block changes the number of channels, a projection is needed in the shortcut: a 1×1 convolution "
-    "or a linear layer.",
+    statement="If the block changes the number of channels, a projection is needed in the shortcut: a 1×1 "
+    "convolution or a linear layer.",
     measurement="Units that double their channels, on images and on vectors: with nothing on the shortcut, with the "
     "projection, and on images with zeros for the new channels, which have no weights; each trained for 60 steps.",
-    criterion="Does not hold unless nothing is refused by an error that names the projection, and the projected units "
-    "lose at least half of their error; holds only if zeros do not count, where a shortcut without weights trains too.",
+    criterion="Does not hold unless nothing is refused by an error that names the projection, and the projected "
+    "units lose at least half of their error; holds only if zeros do not count, where a shortcut without weights "
+    "trains too.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """One convolution and one linear layer."""
     with seeded(0):
         refused = {
-            "images": refusal(lambda: Unit(_conv(), "post_act"), "nn.Conv2d(16, 32, kernel_size=1, stride=1, bias=False)"),
+            "images": refusal(
+                lambda: Unit(_conv(), "post_act"), "nn.Conv2d(16, 32, kernel_size=1, stride=1, bias=False)"
+            ),
             "vectors": refusal(lambda: Unit(nn.Linear(16, 32), "post_act"), "nn.Linear(16, 32)"),
         }
         images, vectors = torch.randn(4, 16, 4, 4), torch.randn(8, 16)

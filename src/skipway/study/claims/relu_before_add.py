@@ -44,8 +44,8 @@ def judged(found: Mapping[str, Sequence[float]], contrast: float) -> Judgement:
     return Judgement(
         verdict="holds" if least >= 0 else "does not hold",
         figure=f"the smallest entry of x' − x over all units and times is {least:.3g}",
-        words=f"Full pre-activation, for comparison: {contrast:.3g}. The published price of a branch "
-        "that is never negative: 7.84 % test error against 6.61 % at 110 layers.",
+        words=f"Full pre-activation, for comparison: {contrast:.3g}. The published price of a branch that is never "
+        "negative: 7.84 % test error against 6.61 % at 110 layers.",
         numbers={"least_growth": {name: list(values) for name, values in found.items()}, "preact": contrast},
         parts=(
             Lines(
@@ -64,7 +64,7 @@ def judged(found: Mapping[str, Sequence[float]], contrast: float) -> Judgement:
     "behind 30 training steps.",
     criterion="Holds if that entry is at least 0, exactly, for every unit at both times.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """A 20-layer net on digits."""
     with seeded(0):
         batch = torch.randn(16, 1, 8, 8)

@@ -108,8 +108,8 @@ def judged(found: Sequence[Road]) -> Judgement:
     )  # fmt: skip
     return Judgement(
         verdict=verdict,
-        figure=f"λ^L to {worst:.1e}, relative, for λ = {', '.join(f'{lam:g}' for lam in lams)} at up to {deepest.units:,} "
-        f"units, where λ = {deepest.lam:g} leaves {deepest.backward:.1e} of the gradient",
+        figure=f"λ^L to {worst:.1e}, relative, for λ = {', '.join(f'{lam:g}' for lam in lams)} at up to "
+        f"{deepest.units:,} units, where λ = {deepest.lam:g} leaves {deepest.backward:.1e} of the gradient",
         words="This is the way that passes no branch. What arrives at the input is the sum over all ways, and the "
         "branches of a trained net may carry what the shortcut does not.",
         numbers={"roads": [asdict(one) for one in found], "relative_error": worst},
@@ -127,8 +127,8 @@ def judged(found: Sequence[Road]) -> Judgement:
     source="003, He et al. 2016, arXiv 1603.05027, equations 6 to 8",
     statement="With h(x) = λx the signal is multiplied by the product of all λ, forward and backward: above 1 it "
     "explodes exponentially, below 1 it vanishes.",
-    measurement="The gradient along the pure shortcut path (path length 0) at 8, 24 and 72 units, and the stream with "
-    "all branches deleted at 8 and 24, in nets of tanh layers with λ on every shortcut, in float64.",
+    measurement="The gradient along the pure shortcut path (path length 0) at 8, 24 and 72 units, and the stream "
+    "with all branches deleted at 8 and 24, in nets of tanh layers with λ on every shortcut, in float64.",
     criterion="Holds if all are λ^L to 1e-6, relative, for λ = 0.5, 0.9, 1 and 1.1, and the gradient for λ = 0.9 at "
     "1,001 units too.",
 )

@@ -42,8 +42,8 @@ def judged(refused: Refusal, mending: Mended, bare: bool, broadcast: bool) -> Ju
     said = ", ".join(f"{name}: {'named' if there else 'not named'}" for name, there in refused.names.items())
     return Judgement(
         verdict=verdict,
-        figure=("the unit that does not fit is refused" if refused.text else "the unit that does not fit is not refused")
-        + f" ({said}); with the projection its error falls from {mending.before:.2g} to {mending.behind:.2g}",
+        figure=f"the unit that does not fit is {'' if refused.text else 'not '}refused ({said}); with the projection "
+        f"its error falls from {mending.before:.2g} to {mending.behind:.2g}",
         words="PyTorch refuses the document's wrong example too, by naming one dimension of each. "
         + ("" if broadcast else "It adds what can be stretched, (N,C,1,1) to (N,C,H,W), without a word: ")
         + ("" if broadcast else "shapes that differ are then no error there."),
@@ -59,13 +59,13 @@ def judged(refused: Refusal, mending: Mended, bare: bool, broadcast: bool) -> Ju
     "shape-condition",
     source="000 (why addition), section 7; 001 (residual connections), practical detail 1",
     statement="x and f(x) must have one shape, else the sum is an error; a 1×1 projection of x mends it.",
-    measurement="The document's wrong example, (N,64,32,32) to (N,128,16,16), as a unit: what the error says; the same "
-    "unit with a projection trained for 60 steps.",
-    criterion="Holds if the unit is refused by an error that names both shapes and the projection spelled out, PyTorch "
-    "refuses the bare sum, and the unit with that projection loses at least half of its error with the projection's "
-    "weights taking part.",
+    measurement="The document's wrong example, (N,64,32,32) to (N,128,16,16), as a unit: what the error says; the "
+    "same unit with a projection trained for 60 steps.",
+    criterion="Holds if the unit is refused by an error that names both shapes and the projection spelled out, "
+    "PyTorch refuses the bare sum, and the unit with that projection loses at least half of its error with the "
+    "projection's weights taking part.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """The document's own shapes; the training on images of 8 pixels."""
     with seeded(0):
         refused = refusal(

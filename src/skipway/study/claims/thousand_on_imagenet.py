@@ -51,10 +51,13 @@ def judged(published: Sequence[Published]) -> Judgement:
     listed = ", ".join(f"{p.data} {p.layers:,} layers ({p.error:g} %)" for p in best.values())
     return Judgement(
         verdict="documentary",
-        figure=f"{said} in the paper: best in its tables are {listed}; the deepest net on ImageNet has {deepest:,} layers",
-        words="Nothing is run. The tables have no COCO figures; the sentence runs together two of the paper: residual nets "
-        "were best on ImageNet and COCO, and nets of over 1,000 layers train.",
-        numbers={"best": {p.data: p.layers for p in best.values()}, "deepest_on_imagenet": deepest, "in_the_paper": said},
+        figure=f"{said} in the paper: best in its tables are {listed}; the deepest net on ImageNet has {deepest:,} "
+        "layers",
+        words="Nothing is run. The tables have no COCO figures; the sentence runs together two of the paper: "
+        "residual nets were best on ImageNet and COCO, and nets of over 1,000 layers train.",
+        numbers={
+            "best": {p.data: p.layers for p in best.values()}, "deepest_on_imagenet": deepest, "in_the_paper": said,
+        },
         parts=(
             Table(
                 columns=("data", "layers", "test error %"),
@@ -78,6 +81,6 @@ def _sets(published: Sequence[Published]) -> list[str]:
     criterion="Documentary: 'so in the paper' if the best net on ImageNet in its tables has more than 1,000 layers, "
     "else 'not so'.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """The tables."""
     return judged(PUBLISHED)

@@ -129,8 +129,8 @@ def judged(found: Mapping[int, Sequence[Cut]]) -> Judgement:
         + ", ".join(f"{100 * starts[d]:.0f} to {100 * ends[d]:.0f} % at {d:,} layers" for d in sorted(found)),
         words="Of the square sum the cut entries make up "
         + ", ".join(f"{100 * statistics.fmean(found[d][-1].energy):.1f} % at {d:,}" for d in sorted(found))
-        + ". The published observation has no figures; it is of nets trained for 64,000 steps on CIFAR-10, these were "
-        f"trained for {found[deep][-1].step} on digits.",
+        + ". The published observation has no figures; it is of nets trained for 64,000 steps on CIFAR-10, these "
+        f"were trained for {found[deep][-1].step} on digits.",
         numbers={str(depth): [asdict(one) for one in looks] for depth, looks in found.items()},
         parts=(
             Lines(
@@ -157,10 +157,11 @@ def judged(found: Mapping[int, Sequence[Cut]]) -> Judgement:
 @claim(
     "truncation",
     source="003, ease of optimisation; He et al. 2016, arXiv 1603.05027, section 4.2",
-    statement="The ReLU behind the addition truncates the stream. In shallower nets (164 layers) it has little effect, "
-    "since behind some training the outputs are mostly not negative; in nets of more than 1,000 layers it is frequent.",
-    measurement="Share of negative entries in front of that ReLU, by unit, during the training of nets of 164 and 1,001 "
-    "layers on digits.",
+    statement="The ReLU behind the addition truncates the stream. In shallower nets (164 layers) it has little "
+    "effect, since behind some training the outputs are mostly not negative; in nets of more than 1,000 layers it is "
+    "frequent.",
+    measurement="Share of negative entries in front of that ReLU, by unit, during the training of nets of 164 and "
+    "1,001 layers on digits.",
     criterion="Holds if at the end at most a tenth of the entries is negative at 164 layers (mean over units) and at "
     "least twice that share at 1,001; holds only if it is said of one of the two, where one alone is so.",
     least="standard",

@@ -78,8 +78,8 @@ def judged(block: dict[str, float], preact: dict[str, float]) -> Judgement:
         verdict=verdict, condition=condition,
         figure=f"unit(x) − x is {block['x ≥ 0']:.3g} for x ≥ 0 and up to {block['any x']:.3g} for x of both signs in "
         f"the document's block; {preact['any x']:.3g} for any x in full pre-activation",
-        words="The document's block has a ReLU behind the sum, which cuts what is negative in x. In a net of such blocks "
-        "the stem's ReLU makes the stream non-negative, so that the units there do start as the identity.",
+        words="The document's block has a ReLU behind the sum, which cuts what is negative in x. In a net of such "
+        "blocks the stem's ReLU makes the stream non-negative, so that the units there do start as the identity.",
         numbers={"document": block, "preact": preact},
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ def judged(block: dict[str, float], preact: dict[str, float]) -> Judgement:
     criterion="Holds if it is exactly 0 for the document's block on x of both signs; holds only if x ≥ 0, if it is "
     "exactly 0 there and not for both signs.",
 )
-def check(bench: Bench) -> Judgement:
+def check(_bench: Bench) -> Judgement:
     """The printed block, and a net."""
     with seeded(0):
         block: list[tuple[nn.Module, int]] = [(DocumentBlock(channels), channels) for channels in (8, 16)]
