@@ -247,9 +247,9 @@ def missing_text(outcome: StudyOutcome) -> str:
     lines = []
     if outcome.missing:
         rest = "nothing is known yet" if outcome.missing == planned else "what follows is of those that are"
-        lines.append(f"{outcome.missing} of {planned} runs are not over; {rest}.")
+        lines.append(f"{outcome.missing} of {planned} runs {'is' if outcome.missing == 1 else 'are'} not over; {rest}.")
     if outcome.unmeasured:
-        lines.append(f"{outcome.unmeasured} runs are over and their nets not measured on.")
+        lines.append(f"Trained, but not measured on: {outcome.unmeasured} of {outcome.runs} nets.")
     return "\n".join([*lines, f"To go on: {go_on(outcome)}"])
 
 
