@@ -7,7 +7,7 @@ from torch import nn
 
 from skipway.models import Unit
 from skipway.study.claim import Bench, Judgement, claim
-from skipway.study.claims._measures import EXACT
+from skipway.study.claims._measures import EXACT, seeded
 
 __all__ = ["DL_DF", "PRINTED", "gradient", "judged"]
 
@@ -23,7 +23,8 @@ def gradient(design: str, slope: float = DF_DX) -> float:
         design: of the unit.
         slope: ∂f/∂x.
     """
-    branch = nn.Linear(1, 1, bias=False).double()
+    with seeded(0):  # making a layer draws numbers
+        branch = nn.Linear(1, 1, bias=False).double()
     with torch.no_grad():
         branch.weight.fill_(slope)
     unit = Unit(branch, design, norm="none", act="none")
