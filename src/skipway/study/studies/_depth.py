@@ -14,7 +14,7 @@ __all__ = ["SCALED", "resnet_depth"]
 SCALED: Final[dict[Budget, str]] = {
     "quick": "20 layers on scikit-learn's digits, 150 steps of 64: too shallow and too easy to tell designs apart",
     "standard": "CIFAR-10 at 16 pixels, 600 steps of 128 instead of 64,000, warm-up of 75 steps, rate ÷10 at 60 % and "
-    "85 %, bf16 autocast where the processor has it; the published depth",
+    "85 %; the published depth",
 }
 
 
