@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import timm
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional as F
 
@@ -283,6 +285,128 @@ def test_a_gpt2_inside_another_module() -> None:
 def test_trained_sizes_are_left_alone(config: object, seed: int) -> None:
     chance = random.Random(seed)
     assert "init-scale-missing" not in found(drawn(lambda *_: 0.02 * math.exp(chance.gauss(0, 0.5)), config))
+
+
+class Says(nn.Sequential):
+    """A net whose initialising code is given; its matrices have the sizes that the tests give them."""
+
+    def __init__(self, *parts: nn.Module, config: object = None) -> None:
+        super().__init__(*parts)
+        self.config, self.n_layer, self.rescaled = config, 6, True
+
+
+class DrawsByDepth(Says):
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            std = self.config.start / math.sqrt(2 * self.n_layer)  # type: ignore[attr-defined]
+            nn.init.normal_(module.weight, mean=0.0, std=std)
+
+
+class DividesByDepth(Says):
+    def __init__(self, *parts: nn.Module, config: object = None) -> None:
+        super().__init__(*parts, config=config)
+        if self.rescaled:
+            self.fix()
+
+    def fix(self) -> None:
+        for k, part in enumerate(list(self)[1:]):
+            part.body.down.weight.data.div_((2 * (k + 1)) ** 0.5)
+
+
+class SwitchedOff(Says):
+    """The setting by which it would be done is off."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear) and self.config.rescale:  # type: ignore[attr-defined]
+            nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * self.n_layer))
+
+
+class ScalesTheSum(Says):
+    """The root of depth is a factor in forward and has to do with no weight; weights are drawn beside it."""
+
+    def __init__(self, *parts: nn.Module, config: object = None) -> None:
+        super().__init__(*parts, config=config)
+        self.register_buffer("factor", torch.tensor(0.02 / math.sqrt(2 * self.n_layer)))
+        for part in list(self)[1:]:
+            nn.init.normal_(part.body.down.weight, std=0.02)
+
+
+def saying(kind: type[Says], size: Callable[[int, str], float]) -> nn.Module:
+    model = kind(*net(units=12), config=SimpleNamespace(start=0.02, rescale=False))
+    for k in range(12):
+        for name in ("up", "down"):
+            nn.init.normal_(model.get_parameter(f"{k + 1}.body.{name}.weight"), std=size(k, name))
+    return nn.Sequential(model)
+
+
+@pytest.mark.parametrize("kind", [DrawsByDepth, DividesByDepth])
+def test_what_the_code_says_is_missing(kind: type[Says]) -> None:
+    finding = only("init-scale-missing", saying(kind, lambda *_: 0.02))
+    assert (finding.evidence["unscaled"], finding.path) == (12, "0.1.body.down")
+    assert kind.__name__ in finding.message
+
+
+@pytest.mark.parametrize("kind", [Says, SwitchedOff, ScalesTheSum])
+def test_code_that_says_nothing_of_it(kind: type[Says]) -> None:
+    assert "init-scale-missing" not in found(saying(kind, lambda *_: 0.02))
+
+
+def test_what_the_code_says_is_there_or_long_past() -> None:
+    by_depth = saying(DrawsByDepth, lambda _, name: 0.02 if name == "up" else 0.02 / 12**0.5)
+    assert "init-scale-missing" not in found(by_depth)
+    by_layer = saying(DividesByDepth, lambda k, name: 0.02 if name == "up" else 0.02 / (2 * (k + 1)) ** 0.5)
+    assert "init-scale-missing" not in found(by_layer)
+    assert "init-scale-missing" not in found(saying(DrawsByDepth, lambda *_: 0.05)), "no longer as it starts"
+    for seed in range(2):
+        chance = random.Random(seed)
+        trained = saying(DividesByDepth, lambda *_, chance=chance: 0.02 * math.exp(chance.gauss(0, 0.5)))
+        assert "init-scale-missing" not in found(trained)
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 50}
+TOKENS = torch.randint(5, 50, (2, 8), generator=torch.Generator().manual_seed(1))
+PUBLIC: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "gpt_bigcode": lambda: (
+        transformers.GPTBigCodeModel(transformers.GPTBigCodeConfig(n_embd=64, n_layer=4, n_head=2, vocab_size=50)),
+        TOKENS,
+    ),
+    "modernbert": lambda: (
+        transformers.ModernBertModel(
+            transformers.ModernBertConfig(
+                **SMALL,
+                intermediate_size=128,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                cls_token_id=3,
+                sep_token_id=4,
+            )
+        ),
+        TOKENS,
+    ),
+    "beit": lambda: (
+        timm.create_model("beit_base_patch16_224", img_size=32, embed_dim=64, depth=4, num_heads=2),
+        torch.randn(2, 3, 32, 32),
+    ),
+    "bert": lambda: (transformers.BertModel(transformers.BertConfig(**SMALL, intermediate_size=128)), TOKENS),
+    "vit": lambda: (
+        timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=64, depth=4, num_heads=2),
+        torch.randn(2, 3, 32, 32),
+    ),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_models_that_say_so_and_those_that_do_not(name: str) -> None:
+    """Silent as they come; drawn again plainly, those are convicted whose code says what they miss."""
+    torch.manual_seed(0)
+    model, batch = PUBLIC[name]()
+    assert "init-scale-missing" not in found(model, batch)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=0.02)
+    assert ("init-scale-missing" in found(model, batch)) is (name not in ("bert", "vit"))
 
 
 # ---- zero-init, zero-twice

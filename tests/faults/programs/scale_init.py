@@ -138,6 +138,60 @@ def _conv_ends(missing: bool) -> nn.Module:
 
 pair("init-scale-missing", "conv", _conv_ends, images(), severity="warning", where="units",
      reason="three of twelve branch ends are not scaled like their siblings")  # fmt: skip
+
+
+class SaysSo(TokenNet):
+    """nanoGPT's manner: the scaled matrices are found by the end of their names, which nobody has here."""
+
+    def __init__(self, missed: bool, layers: int = 6) -> None:
+        super().__init__([GptLayer() for _ in range(layers)])
+        self.apply(self._init_weights)
+        ends = ("c_proj.weight",) if missed else ("proj.weight", "mlp.2.weight")
+        for name, parameter in self.named_parameters():
+            if name.endswith(ends):
+                nn.init.normal_(parameter, mean=0.0, std=0.02 / math.sqrt(2 * layers))
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+            nn.init.zeros_(module.bias)
+
+
+class Rescaled(ConvNet):
+    """BEiT's manner in a convolutional net: ends are divided by the root of their depth, before all are drawn or after.
+
+    Args:
+        late: whether all weights are drawn once more behind that.
+        rescale: whether it is done at all.
+    """
+
+    def __init__(self, late: bool, depth: int = 8, *, rescale: bool = True) -> None:
+        super().__init__([Residual(preact()) for _ in range(depth)], end=bn_relu())
+        self.rescale = rescale
+        self.draw()
+        if self.rescale:
+            self.rescale_ends()
+        if late:
+            self.draw()
+
+    def draw(self) -> None:
+        for module in self.units.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.normal_(module.weight, std=0.1)
+
+    def rescale_ends(self) -> None:
+        with torch.no_grad():
+            for k, unit in enumerate(self.units):
+                scale = math.sqrt(2.0 * (k + 1))
+                unit.branch[5].weight.div_(scale)
+
+
+pair("init-scale-missing", "says_so", SaysSo, ids(), severity="warning", where="layers", reason="the code scales what "
+     "ends in c_proj.weight, and nothing does")  # fmt: skip
+pair("init-scale-missing", "drawn_again", Rescaled, images(), severity="warning", where="units",
+     reason="weights are drawn again when the ends have been scaled")  # fmt: skip
+healthy("init-scale-missing", "switched_off", lambda: Rescaled(False, rescale=False), images(),
+        reason="the code that scales by depth is switched off")  # fmt: skip
 healthy("init-scale-missing", "none_scaled", lambda: _gpt(lambda _k, _n: False), ids(),
         reason="no branch end scaled: nothing says that any should be (BERT, LLaMA)")  # fmt: skip
 healthy("init-scale-missing", "conv_fresh", preact_net, images(), reason="PyTorch's own initialisation")

@@ -175,6 +175,35 @@ pair("compile-unsafe-skip", "token", lambda f: _drop_tokens("item" if f else "ma
      where="layers", reason="torch.rand(1).item() in forward")  # fmt: skip
 pair("compile-unsafe-skip", "loop", lambda f: SkipLoop("python" if f else "none"), ids(), severity="warning",
      where=None, reason="Python's random in the loop over layers")  # fmt: skip
+
+
+class SkipFunctions(nn.Module):
+    """Weights in a list and functions: no module runs or is left out, only operations are."""
+
+    def __init__(self, coin: str, width: int = 32, layers: int = 6) -> None:
+        super().__init__()
+        self.coin = coin
+        self.embed, self.head = nn.Embedding(50, width), nn.Linear(width, 50)
+        self.weights = nn.ParameterList(nn.Parameter(torch.randn(width, width) * width**-0.5) for _ in range(layers))
+
+    @staticmethod
+    def branch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(nn.functional.layer_norm(x, x.shape[-1:]) @ weight)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for weight in self.weights:
+            if not self.training:
+                x = x + self.branch(x, weight)
+            elif self.coin == "mask":
+                x = x + ((torch.rand(()) >= 0.5).to(x.dtype) / 0.5) * self.branch(x, weight)
+            elif torch.rand(()).item() >= 0.5:
+                x = x + self.branch(x, weight) / 0.5
+        return self.head(x)
+
+
+pair("compile-unsafe-skip", "functional", lambda f: SkipFunctions("item" if f else "mask"), ids(), severity="warning",
+     where=None, reason="a random tensor decides in Python, between functions")  # fmt: skip
 healthy("compile-unsafe-skip", "drop_path", lambda: ConvNet([DropPath(preact(), 0.3) for _ in range(4)],
         end=bn_relu()), images(), reason="randomness in tensors only")  # fmt: skip
 healthy("compile-unsafe-skip", "dropout", lambda: TokenNet([Residual(nn.Sequential(*u.branch, nn.Dropout(0.2)))

@@ -25,11 +25,14 @@ class Chance:
     Args:
         sources: whose random numbers decide in Python: ``numpy``, ``python``, ``torch``.
         varying: modules that ran in some runs and not in others; None where no runs were made.
+        graphs: how many different sequences of operations the runs were, each a graph of its own to a compiler; 0
+            where no runs were made.
         parameters: names of the trained parameters that the output depends on in some runs and not in others.
     """
 
     sources: tuple[str, ...]
     varying: tuple[str, ...] | None
+    graphs: int
     parameters: tuple[str, ...]
 
 
@@ -41,7 +44,7 @@ def chance(evidence: Evidence, asks: str) -> Chance | None:
         return None
     sources = (*outside, *(("torch",) if unread else ()))
     if evidence.lab is None:
-        return Chance(sources, None, ())
+        return Chance(sources, None, 0, ())
     lab = evidence.lab
     return evidence.once("chance", lambda: _measured(evidence, lab, asks, sources))
 
@@ -49,19 +52,21 @@ def chance(evidence: Evidence, asks: str) -> Chance | None:
 def _measured(evidence: Evidence, lab: Lab, asks: str, sources: tuple[str, ...]) -> Chance:
     called: list[frozenset[str]] = []
     read: list[frozenset[str]] = []
+    graphs = set[tuple[tuple[str, str], ...]]()
     for seed in range(SEEDS):
         try:
             graph = lab.trace(asks, mode="train", seed=seed).graph
         except Exception:  # noqa: BLE001  # a model that fails in train mode says nothing of chance
-            return Chance(sources, None, ())
+            return Chance(sources, None, 0, ())
         called.append(frozenset(call.path for call in graph.calls))
         read.append(alive_parameters(Links(graph)))
+        graphs.add(tuple((graph.calls[node.call].path, node.op) for node in graph.nodes if node.source))
     order = {name: k for k, (name, _) in enumerate(evidence.model.named_modules())}
     varying = sorted(frozenset.union(*called) - frozenset.intersection(*called), key=lambda p: order.get(p, -1))
     trained = {n for n, p in evidence.model.named_parameters() if p.requires_grad}
     left_out = (frozenset.union(*read) - frozenset.intersection(*read)) & trained
     parameters = [n for n, _ in evidence.model.named_parameters() if n in left_out]
-    return Chance(sources, tuple(varying), tuple(parameters))
+    return Chance(sources, tuple(varying), len(graphs), tuple(parameters))
 
 
 def draws_for_python(evidence: Evidence) -> bool:

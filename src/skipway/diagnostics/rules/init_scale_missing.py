@@ -52,9 +52,9 @@ class _Spread:
     summary="The depth-dependent initialisation of branch ends is missing in some units, or sits in the wrong matrix.",
     explanation="Some branches end in a matrix whose standard deviation is 1/√L of the other matrices' (L residual"
     " units: GPT-2), and others, as long, end in one of full size; or the scaled matrix is not the last one of its"
-    " branch; or none is scaled, and the model's configuration is that of GPT-2, or the code that initialises it divides"
-    " by √(2L), or by √(2k) for layer k (nanoGPT, ModernBERT, BEiT). A net none of whose matrices is scaled and whose"
-    " code says nothing of it (BERT, LLaMA) intends it so, and one whose units have sizes of all kinds is trained.",
+    " branch; or none is scaled, and the model's configuration is that of GPT-2, or the code that initialises it"
+    " divides by √(2L), or by √(2k) for layer k (nanoGPT, ModernBERT, BEiT). A net none of whose matrices is scaled and"
+    " whose code says nothing of it (BERT, LLaMA) intends it so; one whose units have sizes of all kinds is trained.",
     fix="initialise the last weight of every branch, and no other, with std = 0.02 / sqrt(L), L residual units"
     " (two a layer)",
     source="Radford et al. 2019 (GPT-2); huggingface/transformers #47458; karpathy/llama2.c #579",

@@ -77,8 +77,9 @@ def ddp_unsafe_skip(evidence: Evidence) -> Iterator[Finding]:
     severity="warning",
     summary="Random numbers that Python draws decide in forward what runs: a compiled model freezes or breaks there.",
     explanation="While the model ran, Python's or NumPy's random generator moved, or a random tensor was drawn whose"
-    " value only Python reads, and which modules run differs from run to run. torch.compile breaks the graph there, or"
-    " keeps one draw for ever.",
+    f" value only Python reads and {SEEDS} runs with other random numbers are not one sequence of operations. A"
+    " compiled graph holds one sequence: torch.compile breaks the graph there, or keeps one draw for ever. The compiler"
+    " itself is not asked: that would drop the graphs of all compiled models in the process.",
     fix="draw a tensor mask: keep = (torch.rand(len(x), 1, 1) < p) / p; x = x + keep * self.branch(x)",
     source=_SOURCE,
     faulty=_SKIPS,
@@ -90,14 +91,18 @@ def compile_unsafe_skip(evidence: Evidence) -> Iterator[Finding]:
     if found is None:
         return
     outside = [s for s in found.sources if s != "torch"]
-    if not outside and not found.varying:
+    if not outside and found.graphs < 2:
         return
     where = _where(evidence, found)
     drawn = "Python's flow follows random numbers" if not outside else f"forward draws random numbers from {outside[0]}"
     also = f"; {len(found.varying)} modules run in some runs and not in others" if found.varying else ""
-    yield RULES["compile-unsafe-skip"].finding(
-        where, drawn + also, {"generators": ", ".join(found.sources), "varying_modules": len(found.varying or ())}
-    )
+    also += f"; {SEEDS} runs gave {found.graphs} different graphs" if found.graphs > 1 else ""
+    numbers: dict[str, float | int | str] = {
+        "generators": ", ".join(found.sources), "varying_modules": len(found.varying or ()),
+    }  # fmt: skip
+    if found.varying is not None:
+        numbers |= {"runs": SEEDS, "different_graphs": found.graphs}
+    yield RULES["compile-unsafe-skip"].finding(where, drawn + also, numbers)
 
 
 def _where(evidence: Evidence, found: Chance) -> str:
