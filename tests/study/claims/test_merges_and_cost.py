@@ -218,9 +218,30 @@ class TestCost:
     def test_verdicts(self) -> None:
         linear = {d: 2.0 * d for d in cost_linear.DEPTHS}
         square = {d: float(d) ** 1.1 for d in cost_linear.DEPTHS}
-        assert cost_linear.judged(linear, linear).verdict == "holds"
-        assert cost_linear.judged(linear, square).verdict == "holds only if"
-        assert cost_linear.judged(square, linear).verdict == "does not hold"
+
+        def rounds(costs: dict[int, float], *slower: float) -> dict[int, list[float]]:
+            return {d: [v, *(v * by for by in slower)] for d, v in costs.items()}
+
+        assert cost_linear.judged(linear, rounds(linear)).verdict == "holds"
+        assert (
+            cost_linear.judged(linear, rounds(linear, 1.5, 1.4)).verdict == "holds"
+        )  # a round that is slow as a whole
+        bent = cost_linear.judged(linear, rounds(square))
+        assert bent.verdict == "holds only if"
+        assert "leave the line" in bent.condition
+        assert cost_linear.judged(square, rounds(linear)).verdict == "does not hold"
+
+    def test_a_restless_machine_is_said(self) -> None:
+        linear = {d: 2.0 * d for d in cost_linear.DEPTHS}
+        restless = {d: [v, v * (1.3 if d == 29 else 1.0)] for d, v in linear.items()}
+        judgement = cost_linear.judged(linear, restless)
+        assert judgement.verdict == "holds only if"
+        assert "too much to judge" in judgement.condition
+
+    def test_what_slows_a_round_down_is_taken_out(self) -> None:
+        medians, spread = cost_linear.steadied({10: [1.0, 2.0, 3.0], 20: [2.0, 4.0, 6.0]})
+        assert medians == pytest.approx({10: 2.0, 20: 4.0})
+        assert spread < 1e-12
 
     def test_depths_are_one_family(self) -> None:
         units = [(d - 2) / 9 for d in cost_linear.DEPTHS]
@@ -230,5 +251,5 @@ class TestCost:
     def test_every_net_is_timed(self) -> None:
         nets = {8: create_model("resnet8", width=2), 14: create_model("resnet14", width=2)}
         found = cost_linear.step_seconds(nets, torch.randn(2, 3, 8, 8), rounds=1)
-        assert all(seconds > 0 for seconds in found.values())
+        assert all(len(seconds) == 1 and seconds[0] > 0 for seconds in found.values())
         assert all(p.grad is None for net in nets.values() for p in net.parameters())
