@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -18,11 +19,15 @@ from skipway.train.optimizer import build_optimizer
 from skipway.train.strategy import make_fabric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-    from skipway.spec import RunSpec
+    from torch import Tensor
 
-__all__ = ["measure_speed"]
+    from skipway.data import Dataset
+    from skipway.spec import DataSpec, RunSpec
+
+__all__ = ["Bench", "measure_speed", "threads_and_generators", "timed"]
 
 WARM_UP: Final = 3
 STEPS: Final = 20
@@ -43,57 +48,102 @@ def measure_speed(spec: RunSpec) -> dict[str, Any]:
         ``samples_per_sec`` and ``step_sec`` (of the median step), ``step_sec_low`` and ``step_sec_high`` (quartiles),
         ``steps``, ``batch_size``, and on what: ``threads``, ``device``, ``processor``, ``precision``, ``torch`` …
     """
+    with threads_and_generators(cores()):
+        bench = Bench(spec)
+        batches = bench.batches(spec.recipe.batch_size)
+        timed(lambda: bench.step(batches), most=WARM_UP, fewest=1, longest_sec=LONGEST_SEC[0])
+        taken = timed(lambda: bench.step(batches), most=STEPS, fewest=FEWEST, longest_sec=LONGEST_SEC[1])
+        low, median, high = statistics.quantiles(taken, n=4, method="inclusive")
+        return {
+            "samples_per_sec": spec.recipe.batch_size / median,
+            "step_sec": median,
+            "step_sec_low": low,
+            "step_sec_high": high,
+            "steps": len(taken),
+            "batch_size": spec.recipe.batch_size,
+            **bench.facts(),
+        }
+
+
+@contextmanager
+def threads_and_generators(threads: int) -> Iterator[None]:
+    """Inside, so many threads are used; afterwards their number and the generators are as they were."""
     before = torch.get_num_threads()
-    torch.set_num_threads(cores())
+    torch.set_num_threads(threads)
     try:
         with torch.random.fork_rng():
-            return _measured(spec)
+            yield
     finally:
         torch.set_num_threads(before)
 
 
-def _measured(spec: RunSpec) -> dict[str, Any]:
-    fabric = make_fabric(spec)
-    data = open_data(spec.data, device=fabric.device)
-    torch.manual_seed(spec.seed)
-    net = load_for(spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory)
-    net.to(fabric.device)
-    check_trainable(net, data, spec.recipe.batch_size)
-    channels_last = resolve_layout(spec.channels_last, net)
-    if channels_last:
-        net.to(memory_format=torch.channels_last)
-    model = fabric.setup_module(net)
-    optimizer: Any = fabric.setup_optimizers(build_optimizer(net, spec.recipe.optimizer, fused=True))
-    batches = data.train(batch_size=spec.recipe.batch_size, seed=spec.seed)
+class Bench:
+    """A net with its data and its optimiser, ready for training steps as a run makes them.
 
-    def step() -> float:
+    Args:
+        spec: of the run.
+        opened: opens the data set.
+
+    Raises:
+        SkipwayError: the net does not fit the data.
+    """
+
+    def __init__(self, spec: RunSpec, opened: Callable[[DataSpec, torch.device], Dataset] | None = None) -> None:
+        self.spec = spec
+        self.fabric = make_fabric(spec)
+        device = self.fabric.device
+        self.data = open_data(spec.data, device=device) if opened is None else opened(spec.data, device)
+        torch.manual_seed(spec.seed)
+        info = self.data.info
+        self.net = load_for(spec.model, num_classes=info.num_classes, input_shape=info.input_shape, memory=spec.memory)
+        self.net.to(device)
+        check_trainable(self.net, self.data, spec.recipe.batch_size)
+        self._channels_last = resolve_layout(spec.channels_last, self.net)
+        if self._channels_last:
+            self.net.to(memory_format=torch.channels_last)
+        self.optimizer = build_optimizer(self.net, spec.recipe.optimizer, fused=True)
+        self._model = self.fabric.setup_module(self.net)
+        self._optimizer: Any = self.fabric.setup_optimizers(self.optimizer)
+        self._model.train()
+
+    def batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Training batches as a run sees them."""
+        return self.data.train(batch_size=batch_size, seed=self.spec.seed)
+
+    def step(
+        self, batches: Iterator[tuple[Tensor, Tensor]], *, around: AbstractContextManager[Any] | None = None
+    ) -> float:
+        """One training step, in seconds, the making of its batch included.
+
+        Args:
+            batches: the next one is taken.
+            around: held open while the net and its loss are computed, not in the backward pass.
+        """
         start = time.perf_counter()
         x, y = next(batches)
-        loss = cross_entropy(model(x), y, spec.recipe.label_smoothing)
-        optimizer.zero_grad(set_to_none=True)
-        fabric.backward(loss)
-        optimizer.step()
-        if fabric.device.type == "cuda":
-            torch.cuda.synchronize(fabric.device)
+        with around or nullcontext():
+            loss = cross_entropy(self._model(x), y, self.spec.recipe.label_smoothing)
+        self._optimizer.zero_grad(set_to_none=True)
+        self.fabric.backward(loss)
+        self._optimizer.step()
+        if self.fabric.device.type == "cuda":
+            torch.cuda.synchronize(self.fabric.device)
         return time.perf_counter() - start
 
-    model.train()
-    _timed(step, most=WARM_UP, fewest=1, longest_sec=LONGEST_SEC[0])
-    taken = _timed(step, most=STEPS, fewest=FEWEST, longest_sec=LONGEST_SEC[1])
-    low, median, high = statistics.quantiles(taken, n=4, method="inclusive")
-    facts = environment(spec, fabric=fabric, channels_last=channels_last)
-    return {
-        "samples_per_sec": spec.recipe.batch_size / median,
-        "step_sec": median,
-        "step_sec_low": low,
-        "step_sec_high": high,
-        "steps": len(taken),
-        "batch_size": spec.recipe.batch_size,
-        **facts,
-    }
+    def facts(self) -> dict[str, Any]:
+        """What it runs on and with."""
+        return environment(self.spec, fabric=self.fabric, channels_last=self._channels_last)
 
 
-def _timed(step: Callable[[], float], *, most: int, fewest: int, longest_sec: float) -> list[float]:
+def timed(step: Callable[[], float], *, most: int, fewest: int, longest_sec: float) -> list[float]:
+    """Seconds of some steps.
+
+    Args:
+        step: makes one and gives its seconds.
+        most: steps.
+        fewest: steps, however long they take.
+        longest_sec: no further step begins after so many seconds.
+    """
     taken: list[float] = []
     while len(taken) < fewest or (len(taken) < most and sum(taken) < longest_sec):
         taken.append(step())
