@@ -107,6 +107,7 @@ class Graph:
     parameter_sizes: list[int] = field(default_factory=list)
     overwrites: dict[int, int] = field(default_factory=dict)
     casts_carry_data: bool = False
+    _chains: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     def leaf(
         self,
@@ -205,13 +206,12 @@ class Graph:
                 data, node.taint, node.params = self._carried(node.op, node.inputs, floating=node.floating)
                 node.data = node.data or data
 
-    def chain(self, call: int) -> list[int]:
-        """A module call and those around it, innermost first."""
-        out = []
-        while call >= 0:
-            out.append(call)
-            call = self.calls[call].parent
-        return out
+    def chain(self, call: int) -> tuple[int, ...]:
+        """A module call and those around it, innermost first; kept, as it is asked for often and never changes."""
+        known = self._chains.get(call)
+        if known is None:
+            known = self._chains[call] = (call, *self.chain(self.calls[call].parent)) if call >= 0 else ()
+        return known
 
     def address(self, node: Node) -> Address | None:
         """Where a later run finds the torch function call that made a node."""

@@ -26,7 +26,7 @@ from skipway.trace.preserve import Preserved, preserved
 from skipway.trace.tape import Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -46,6 +46,7 @@ class Trace:
             outputs are the values that the operation read that raised.
         raised: that operation.
         drawn_from: the global random number generators that moved: ``torch``, ``python``, ``numpy``.
+        modules: the model's modules in order, each once, under its first name.
     """
 
     graph: Graph
@@ -54,6 +55,7 @@ class Trace:
     error: Exception | None = None
     raised: Raised | None = None
     drawn_from: frozenset[str] = frozenset()
+    modules: Sequence[tuple[str, nn.Module]] = ()
 
 
 class _Addresses(TorchFunctionMode):
@@ -163,7 +165,8 @@ def record(
             tape.close()
         writes, drawn_from = snapshot.parameters_written, snapshot.drawn_from
     graph.reseed()
-    return Trace(graph, playback.count, writes, error, None if error is None else playback.raised, drawn_from)
+    raised_at = None if error is None else playback.raised
+    return Trace(graph, playback.count, writes, error, raised_at, drawn_from, snapshot.modules)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skipway.units.describe import Described
     from skipway.units.links import Links
 
-__all__ = ["apart", "called", "copy_of", "holder", "is_sum", "path_of", "times", "weights_between"]
+__all__ = ["apart", "called", "copy_of", "holder", "is_sum", "path_of", "sums", "times", "weights_between"]
 
 _COPIES: Final = frozenset({"clone", "detach", "alias", "contiguous", "to_copy", "lift_fresh", "copy", "view",
                             "reshape", "unsafe_view", "reshape_alias"}) | ops.DROPOUT  # fmt: skip
@@ -51,10 +51,16 @@ def is_sum(node: Node, links: Links) -> bool:
     )
 
 
+def sums(evidence: Evidence) -> list[Node]:
+    """All such sums, in order of execution."""
+    links = evidence.found.links
+    return evidence.once("sums", lambda: [node for node in links.nodes if is_sum(node, links)])
+
+
 def holder(unit: Described, links: Links) -> int:
     """The smallest module call around a unit's join and the ends of its branches."""
     graph = links.graph
-    around = graph.chain(links.nodes[unit.candidate.join].call)
+    around = list(graph.chain(links.nodes[unit.candidate.join].call))
     for term in unit.candidate.branches:
         inside = set(graph.chain(links.nodes[term.node].call))
         around = [call for call in around if call in inside]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.rules._joins import apart, copy_of, is_sum
+from skipway.diagnostics.rules._joins import apart, copy_of, sums
 from skipway.diagnostics.rules._renamed import Rename, renamed
 from skipway.trace import ops
 from skipway.units.links import Links
@@ -84,8 +84,8 @@ def suspects(evidence: Evidence) -> Iterator[Suspect]:
                 yield Suspect(
                     write, candidate.shortcut.add, candidate.shortcut.position, known.get(candidate.join), rise, sure
                 )
-    for node in links.nodes:
-        if is_sum(node, links) and copy_of(node.inputs[0], links) == copy_of(node.inputs[1], links):
+    for node in sums(evidence):
+        if copy_of(node.inputs[0], links) == copy_of(node.inputs[1], links):
             chain = set(graph.chain(node.call))
             for write in _writes(_back(node.inputs[0], evidence), evidence):
                 if _reaches_into(write, min(chain), chain, evidence):

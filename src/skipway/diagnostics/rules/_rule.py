@@ -98,8 +98,8 @@ class Evidence:
 
     @property
     def modules(self) -> Sequence[tuple[str, nn.Module]]:
-        """The model's modules in order, each once, under its first name."""
-        return self.once("modules", lambda: named_modules(self.model))
+        """The model's modules in order, each once, under its first name: those that the recorder found, if it ran."""
+        return self.trace.modules or self.once("modules", lambda: named_modules(self.model))
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:

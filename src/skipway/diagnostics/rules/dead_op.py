@@ -122,14 +122,14 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
     for root in roots:
         routed = any(p == root or p.startswith(f"{root}.") or root.startswith(f"{p}.") for p in chosen)
         for path, module in named_modules(evidence.model.get_submodule(root), root):
-            # The public way to a module's own parameters takes five times as long.
-            own = {n: p for n, p in module._parameters.items() if p is not None and p.requires_grad}  # noqa: SLF001
-            dead = [n for n, p in own.items() if id(p) not in alive]
+            parameters = module._parameters  # noqa: SLF001  # the public way nests generators
+            own = {n: p for n, p in parameters.items() if p is not None and p.requires_grad} if parameters else {}
+            dead = [n for n, p in own.items() if id(p) not in alive] if own else []
             if own and routed and _is_choice(path, evidence.model, alive):
                 continue
             if dead and len(dead) == len(own) and path != root:
                 found[path, ""] = "runs, and its result is lost" if path in called else "is never used"
-            elif path in called or path == root:
+            elif dead and (path in called or path == root):
                 found |= {(path, name): "is never used" for name in dead if _is_scale_or_shift(own[name])}
             if own or not type(module).__module__.startswith(_PYTORCHS_OWN):
                 continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from skipway.diagnostics.look import Want
-from skipway.diagnostics.rules._joins import called, copy_of, is_sum, path_of, times
+from skipway.diagnostics.rules._joins import called, copy_of, is_sum, path_of, sums, times
 from skipway.diagnostics.rules._overwritten import rewritten
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
@@ -65,9 +65,7 @@ def _self_adds(evidence: Evidence) -> list[int]:
     """Sums of a value and itself, behind weights or before them."""
     links = evidence.found.links
     found = []
-    for node in links.nodes:
-        if not is_sum(node, links):
-            continue
+    for node in sums(evidence):
         a, b = (copy_of(i, links, dropped=True) for i in node.inputs)
         if a == b and links.nodes[a].shape == node.shape and not _is_part_of_double(node.id, a, evidence):
             found.append(node.id)
@@ -166,9 +164,7 @@ def _doubles(evidence: Evidence) -> list[_Twice]:
     streams = {copy_of(c.base, links) for c in evidence.found.candidates}  # 2x + F(x) is not proved as x + F(x)
     by_adds: dict[int, int] = {}
     found = []
-    for node in links.nodes:
-        if not is_sum(node, links):
-            continue
+    for node in sums(evidence):
         a, b = (copy_of(i, links) for i in node.inputs)
         first, second = (by_adds.get(i, 0) | 1 << i for i in (a, b))
         shared = first & second
