@@ -203,6 +203,18 @@ def test_names_outside_of_the_unit_are_not_tried() -> None:
     assert inspect(stem(Loop()), torch.randn(4, 8)).runs["shortcut-overwritten"] == 3
 
 
+def test_names_in_attributes_are_not_seen() -> None:
+    def kept(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        unit.kept = x
+        unit.kept.relu_()
+        return x + unit.body(unit.kept)  # type: ignore[no-any-return]
+
+    model, batch = stem(Unit(kept)), torch.randn(4, 8)
+    mended = stem(Unit(lambda unit, x: x + unit.body(torch.relu(x))))
+    assert not torch.equal(model(batch), mended(batch)), "there is a fault"
+    assert not of_rule("shortcut-overwritten", model, batch)
+
+
 def test_a_matrix_and_its_transpose_are_not_one_tensor() -> None:
     model = stem(Unit(lambda _, x: x + x.mT))
     assert not of_rule("self-add", model, torch.randn(2, 8, 8))
