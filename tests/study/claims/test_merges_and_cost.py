@@ -233,7 +233,7 @@ class TestCost:
 
     def test_a_restless_machine_is_said(self) -> None:
         linear = {d: 2.0 * d for d in cost_linear.DEPTHS}
-        restless = {d: [v, v * (1.3 if d == 29 else 1.0)] for d, v in linear.items()}
+        restless = {d: [v, v * (1.5 if d == 245 else 1.0)] for d, v in linear.items()}
         judgement = cost_linear.judged(linear, restless)
         assert judgement.verdict == "holds only if"
         assert "too much to judge" in judgement.condition

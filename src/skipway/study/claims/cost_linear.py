@@ -71,7 +71,7 @@ def step_seconds(nets: Mapping[int, nn.Module], batch: Tensor, rounds: int) -> d
     torch.set_num_threads(1)
     gc.disable()  # what it looks at grows with all that was ever built
     try:
-        for depth, net in nets.items():
+        for net in nets.values():
             _steps(net, batch, 1)
         for _ in range(rounds):
             for depth, net in nets.items():
@@ -125,8 +125,8 @@ def judged(flops: Mapping[int, float], taken: Mapping[int, Sequence[float]]) -> 
         verdict, condition = "holds only if", "cost is counted in operations: the seconds leave the line"
         if spread > ALLOWED:
             condition = (
-                "cost is counted in operations: the seconds of one and the same step differ by "
-                f"{100 * spread:.0f} % here, too much to judge 5 %"
+                f"cost is counted in operations: the seconds of one and the same step differ by {100 * spread:.0f} % "
+                "here, too much to judge 5 %"
             )
     deepest = max(flops)
     fixed = {name: line.start / (line.start + line.slope * deepest) for name, line in lines.items()}
@@ -135,9 +135,9 @@ def judged(flops: Mapping[int, float], taken: Mapping[int, Sequence[float]]) -> 
         figure=f"largest residual of a line through {len(flops)} depths to {deepest:,}: operations "
         f"{100 * lines['operations'].worst:.2g} %, seconds {100 * lines['seconds'].worst:.2g} %",
         words=f"{1e3 * lines['seconds'].slope:.2g} ms a layer on one thread of the processor (batch of 2, 8 pixels, "
-        "processor time, median of interleaved rounds, which differ by up to {100 * spread:.0f} %). What does not depend on depth is "
-        f"{100 * fixed['operations']:.2g} % of the operations and {100 * fixed['seconds']:.2g} % of the seconds at "
-        "the greatest depth. The three weeks on 8 GPUs for 200 layers are not measured.",
+        f"processor time, median of interleaved rounds, which differ by up to {100 * spread:.0f} %). What does not "
+        f"depend on depth is {100 * fixed['operations']:.2g} % of the operations and {100 * fixed['seconds']:.2g} % "
+        "of the seconds at the greatest depth. The three weeks on 8 GPUs for 200 layers are not measured.",
         numbers={
             "flops": {str(d): v for d, v in flops.items()}, "seconds": {str(d): v for d, v in seconds.items()},
             "residuals": {name: list(line.residuals) for name, line in lines.items()}, "fixed_share": fixed,

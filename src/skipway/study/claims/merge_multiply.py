@@ -111,8 +111,8 @@ def judged(product: Depth, addition: Depth, plus_one: Depth, losses: Mapping[str
     return Judgement(
         verdict=verdict, condition=condition,
         figure=f"over {units} units with small branches x ⊙ F(x) leaves {product.signal[-1]:.1e} of the signal and "
-        f"{product.gradient:.1e} of the gradient, x + F(x) {addition.signal[-1]:.2g} and {addition.gradient:.2g}; "
-        f"in training the product {_loss(losses['product'])}, addition {_loss(losses['addition'])} nats (guessing: 2.30)",
+        f"{product.gradient:.1e} of the gradient, x + F(x) {addition.signal[-1]:.2g} and {addition.gradient:.2g}; in "
+        f"training the product {_loss(losses['product'])}, addition {_loss(losses['addition'])} (guessing: 2.30)",
         words=f"x ⊙ (1 + F(x)) leaves {plus_one.signal[-1]:.2g} and {plus_one.gradient:.2g}: what vanishes is the "
         "product with F alone.",
         numbers={name: asdict(one) for name, one in drawn.items()}
