@@ -109,8 +109,8 @@ def test_tables_of_what_is_on_record(study: Study, tmp_path: Path) -> None:
     assert (
         "| row | net | published % | ours % | train loss | failed | s |\n"
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
-        "| a\\|b | plain8 | 12.00 | 21.00 ± 1.00 | 0.500 ± 0.000 | 0/3 | 2.00 |\n"
-        "| c | resnet8 | 8.00 | 11.00 ± 1.00 | 0.250 ± 0.000 | 0/3 | 2.00 |\n"
+        "| a\\|b | plain8 | 12.00 | 21.00 ± 1.00 | 0.500 | 0/3 | 2.00 |\n"
+        "| c | resnet8 | 8.00 | 11.00 ± 1.00 | 0.250 | 0/3 | 2.00 |\n"
     ) in page
     assert "Kendall's τ-b with the published order 1.00 \\[1.00, 1.00\\], 2 rows\n" in page
     assert "| c | -10.0 \\[-10.0, -10.0\\] | -0.250 \\[-0.250, -0.250\\] |" in page

@@ -53,13 +53,12 @@ def test_the_whole_text() -> None:
         "skipway · tablet: which row is best?\n"
         "Published and ours\n"
         "\n"
-        " row            design of resnet8        published %         ours %      train loss   failed      s\n"
-        " ──────────────────────────────────────────────────────────────────────────────────────────────────\n"
-        " identity       preact                          6.61   21.00 ± 1.41   0.500 ± 0.000      0/2   2.00\n"
-        " gate, b = -6   exclusive_gate(bias=-6          8.70   30.50 ± 0.71   0.900 ± 0.000      0/2   2.00\n"
-        "                )\n"
-        " gate, b = 0    exclusive_gate                 fails   89.00 ± 1.41   2.303 ± 0.000      2/2   2.00\n"
-        " 1×1            conv_shortcut                  12.22          40.00           1.000      1/2   2.00\n"
+        " row            design of resnet8         published %         ours %   train loss   failed      s\n"
+        " ────────────────────────────────────────────────────────────────────────────────────────────────\n"
+        " identity       preact                           6.61   21.00 ± 1.41        0.500      0/2   2.00\n"
+        " gate, b = -6   exclusive_gate(bias=-6)          8.70   30.50 ± 0.71        0.900      0/2   2.00\n"
+        " gate, b = 0    exclusive_gate                  fails   89.00 ± 1.41        2.303      2/2   2.00\n"
+        " 1×1            conv_shortcut                   12.22          40.00        1.000      1/2   2.00\n"
         "\n"
         "look for: Whether our rows come in the published order; the values belong to different budgets.\n"
         "Kendall's τ-b with the published order 0.91 [0.91, 1.00], 4 rows; failed rows rank last together\n"
@@ -156,8 +155,8 @@ def test_troubles_are_said() -> None:
 
 def measured() -> StudyOutcome:
     values = {
-        0: {"mean_length": 4.0, "by_length": [1.0, 3.0], "status": "x"},
-        1: {"mean_length": 6.0, "by_length": [2.0, 5.0]},
+        0: {"mean_length": 4.0, "units": 27, "by_length": [1.0, 3.0], "status": "x"},
+        1: {"mean_length": 6.0, "units": 27, "by_length": [2.0, 5.0]},
     }
     failed = {0: {"status": "diverged"}}
     return fake.outcome(
@@ -172,8 +171,8 @@ def measured() -> StudyOutcome:
 def test_what_was_measured_on_the_nets() -> None:
     found = measured_table(measured())
     assert found is not None
-    assert found.columns == ("row", "mean length")
-    assert found.rows == (("a", "5.00 ± 1.41"), ("b", "–"))
+    assert found.columns == ("row", "mean length", "units")
+    assert found.rows == (("a", "5.00 ± 1.41", "27"), ("b", "–", "–"))
     (chart,) = measured_charts(measured())
     (series,) = chart.series
     assert (chart.x, chart.title) == ("length", "Measured by length")

@@ -79,7 +79,7 @@ def _row(runs: RowRuns, backbone: str, *, published: bool) -> tuple[str, ...]:
         row.model.removeprefix(f"{backbone}@") if backbone else row.model,
         *((_published(runs),) if published else ()),
         spread_text(runs.test_error, 2),
-        spread_text(runs.train_loss, 3),
+        "–" if runs.train_loss is None else f"{runs.train_loss.mean:.3f}",
         f"{len(runs.failed)}/{over}{missing}",
         "–" if seconds is None else short(seconds.mean),
     )
@@ -186,6 +186,8 @@ def _mean(values: list[float]) -> str:
     found = spread(values)
     if found is None:
         return "–"
+    if found.low == found.high:  # a count, the same for every seed
+        return f"{found.low:.0f}" if found.low.is_integer() and abs(found.low) < 1e4 else short(found.low)
     return short(found.mean) if found.sd is None else f"{short(found.mean)} ± {short(found.sd)}"
 
 
