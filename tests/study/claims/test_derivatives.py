@@ -159,6 +159,14 @@ class TestCleanPath:
         assert found.apart > 0.01
         assert clean_path.judged({"twin": found}, {"twin": found}).verdict == "does not hold"
 
+    def test_one_bit_is_enough(self) -> None:
+        clean = clean_path.Way(road="unchanged", factor=1.0, apart=0.0)
+        nearly = clean_path.Way(road="unchanged", factor=1.0, apart=1e-16)
+        changed = clean_path.Way(road="changed", factor=None, apart=1.0)
+        assert clean_path.judged({"pre": clean}, {"post": changed}).verdict == "holds"
+        assert clean_path.judged({"pre": nearly}, {"post": changed}).verdict == "does not hold"
+        assert clean_path.judged({"pre": clean}, {"post": clean}).verdict == "does not hold"
+
     def test_a_scaled_stream_is_not_clean(self) -> None:
         torch.manual_seed(0)
         net = create_model("gpt_nano@scaled(lam=0.5,mu=1.0)", width=16, depth=1).double()
