@@ -9,6 +9,7 @@ import torch
 from skipway.models import create_model, list_models
 from skipway.parts import Table
 from skipway.study.claim import Bench, Judgement, claim
+from skipway.study.claims._measures import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ def counts(of: Sequence[int], residual: str = "resnet{depth}") -> dict[int, tupl
         of: which depths.
         residual: name of the residual net, with ``{depth}``.
     """
-    with torch.device("meta"):
+    with seeded(0), torch.device("meta"):  # nothing is drawn there, and the generator moves on all the same
         return {
             depth: tuple(  # type: ignore[misc]  # of two
                 parameters(create_model(name.format(depth=depth))) for name in (f"{_PLAIN}{{depth}}", residual)
