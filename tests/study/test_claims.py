@@ -162,8 +162,11 @@ def test_an_unknown_claim_before_anything_is_measured(tmp_path: Path) -> None:
 
 
 def test_numbers_in_rows() -> None:
-    assert number_rows({"a_b": 0.5, "c": {"d": {"e": None}}, "f": [1.0] * 13, "g": "x", "h": False, "i": [1, 2]}) == (
-        ("a b", "0.50"), ("c · d · e", "–"),
+    numbers = {
+        "a_b": 0.5, "c": {"d": {"net@pre_norm unit 0": None}}, "f": [1.0] * 13, "g": "x", "h": False, "i": [1, 2],
+    }  # fmt: skip
+    assert number_rows(numbers) == (
+        ("a b", "0.50"), ("c · d · net@pre_norm unit 0", "–"),
         ("f", "1.00, 1.00, 1.00, 1.00, 1.00, …, 1.00, 1.00, 1.00, 1.00, 1.00, (13)"),
         ("g", "x"), ("h", "no"), ("i", "1, 2"),
     )  # fmt: skip

@@ -149,6 +149,15 @@ def test_before_the_first_run() -> None:
     jsonschema.validate(json.loads(dumps(outcome_dict(nothing))), schema("study-1.0"))
 
 
+def test_a_recipe_names_all_its_rows() -> None:
+    longer = replace(made.SETTINGS, recipe=replace(made.SETTINGS.recipe, steps=30))
+    rows = [fake.row(label, "plain8", None, [(9.0, 0.5)]) for label in ("a", "b", "c")]
+    rows = [replace(r, row=replace(r.row, settings=longer)) if r.row.label != "b" else r for r in rows]
+    text = " ".join(repr(fake.outcome(rows)).split())
+    assert "a · c: recipe quick: 30 steps of 64" in text
+    assert " b: recipe quick: 20 steps of 64" in text
+
+
 def test_troubles_are_said() -> None:
     assert "\nplain8 seed 0 died: killed\n" in repr(replace(table(), troubles=("plain8 seed 0 died: killed",)))
 

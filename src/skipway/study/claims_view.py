@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,7 @@ TONES: Final[dict[Verdict, Tone]] = {
     "documentary": "plain",
     "not measured": "muted",
 }
+_SNAKE: Final = re.compile(r"[a-z0-9]+(_[a-z0-9]+)*")
 _COUNTED: Final[dict[Verdict, tuple[str, str]]] = {
     "holds": ("holds", "hold"),
     "holds only if": ("holds only if …", "hold only if …"),
@@ -99,7 +101,8 @@ def number_rows(numbers: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Names and values of what was measured; lists of more than a dozen values are told by their ends."""
     rows: list[tuple[str, str]] = []
     for name, value in numbers.items():
-        words = name.replace("_", " ")
+        # The name of a net stays as it is.
+        words = name.replace("_", " ") if _SNAKE.fullmatch(name) else name
         if isinstance(value, Mapping):
             rows += [(f"{words} · {inner}", text) for inner, text in number_rows(value)]
         else:

@@ -270,11 +270,17 @@ def go_on(outcome: StudyOutcome) -> str:
 def how_lines(outcome: StudyOutcome) -> list[str]:
     """Recipes, seeds, wall clock, data, machines and code, in lines of text."""
     study = outcome.study
-    own = {r.row.settings or study.settings(outcome.budget): r.row.label for r in outcome.rows}
-    recipes = [recipe_line(spec) if len(own) == 1 else f"{label}: {recipe_line(spec)}" for spec, label in own.items()]
+    rows_by_recipe: dict[str, list[str]] = {}
+    for r in outcome.rows:
+        line = recipe_line(r.row.settings or study.settings(outcome.budget))
+        rows_by_recipe.setdefault(line, []).append(r.row.label)
+    recipes = [
+        line if len(rows_by_recipe) == 1 else f"{' · '.join(dict.fromkeys(labels))}: {line}"
+        for line, labels in rows_by_recipe.items()
+    ]
     records = [record for row in outcome.rows for record in row.records.values()]
     seeds = max((row.planned for row in outcome.rows), default=0)
-    lines = [*dict.fromkeys(recipes), f"{seeds} seed{'s' * (seeds != 1)} each"]
+    lines = [*recipes, f"{seeds} seed{'s' * (seeds != 1)} each"]
     if records:
         each = short(outcome.seconds / len(records))
         lines.append(f"training took {duration_text(outcome.seconds)} in all, {each} s a run, beside other runs")
