@@ -165,7 +165,7 @@ def judged(found: Mapping[int, Sequence[Cut]]) -> Judgement:
     criterion="Holds if at the end at most a tenth of the entries is negative at 164 layers (mean over units) and at "
     "least twice that share at 1,001; holds only if it is said of one of the two, where one alone is so.",
     least="standard",
-    otherwise="nets of 1,001 layers have to be trained: half an hour of processor time",
+    otherwise="a net of 1,001 layers has to be trained: some ten minutes of processor time",
 )
 def check(bench: Bench) -> Judgement:
     """Both depths, one seed."""
