@@ -12,7 +12,7 @@ import pytest
 
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RecipeSpec, RunSpec
-from skipway.study.record import Record, same_anywhere
+from skipway.study.record import Record, same_anywhere, told_apart_by
 from skipway.study.results import Results, run_name
 from skipway.train.run import load_run
 
@@ -32,6 +32,14 @@ def test_the_name_of_a_run_is_the_same_on_every_machine() -> None:
     assert run_name(elsewhere) == run_name(SPEC)
     assert run_name(SPEC).startswith("resnet8")
     assert not set(run_name(SPEC)) & set('/\\:*?"<>| ')
+
+
+def test_words_and_settings_of_later_versions_leave_the_name() -> None:
+    reworded = replace(SPEC, recipe=replace(SPEC.recipe, name="other", source="put in other words"))
+    assert run_name(reworded) == run_name(SPEC)
+    # A setting that is at its default tells nothing apart: so a later version may add one.
+    assert set(told_apart_by(SPEC)) == {"model", "data", "recipe"}
+    assert told_apart_by(SPEC)["recipe"] == {"steps": 20}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from skipway.study.outcome import RowRuns, StudyOutcome
 from skipway.study.plan import ComparisonPlan, seeds_from
 from skipway.study.provenance import code_commit
 from skipway.study.published import STUDIES
-from skipway.study.record import Record, same_anywhere
+from skipway.study.record import Record, told_apart_by
 from skipway.study.results import Results, run_name
 from skipway.study.watch import Watch
 from skipway.study.worker import Job, Outcome, check_not_importing
@@ -252,7 +252,7 @@ def _job(spec: RunSpec, name: str, out: Path, threads: int) -> Job:
     folder = RunFolder(out / stem)
     # A run that was begun keeps its own threads, and its folder's place of the data.
     begun = folder.read_spec() if there(folder.spec_path) else None
-    if begun is not None and same_anywhere(begun) != same_anywhere(spec):
+    if begun is not None and told_apart_by(begun) != told_apart_by(spec):
         raise SkipwayError(f"{folder.path} holds a run of another spec", "the run that its name says", "another --out")
     return Job(
         name=name, spec=begun or replace(spec, threads=threads), folder=folder.path.absolute(),

@@ -14,7 +14,7 @@ from skipway.study.summary import GUESSING, as_number
 if TYPE_CHECKING:
     from skipway.train.run import Run
 
-__all__ = ["Record", "same_anywhere"]
+__all__ = ["Record", "same_anywhere", "told_apart_by"]
 
 _SCHEMA: Final = "skipway.record/1.0"
 # Points of a curve that are kept; each is a mean over `log_every` steps.
@@ -32,6 +32,30 @@ def same_anywhere(spec: RunSpec) -> RunSpec:
         data=replace(spec.data, root=None, download=False),
         threads=None, checkpoint_every=plain.checkpoint_every, log_every=plain.log_every, inspect=plain.inspect,
     )  # fmt: skip
+
+
+def told_apart_by(spec: RunSpec) -> dict[str, Any]:
+    """What tells a run from others: the settings that are not the defaults, without names and words.
+
+    A setting that a later version adds is at its default in what is on record, and leaves its key as it was.
+    """
+    values, plain = _wordless(same_anywhere(spec)), _wordless(RunSpec(model=""))
+    return _changed(values, plain)
+
+
+def _wordless(spec: RunSpec) -> dict[str, Any]:
+    values = spec.to_dict()
+    for word in ("name", "source"):
+        del values["recipe"][word]
+    return values
+
+
+def _changed(values: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _changed(value, plain[key]) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value != plain[key]
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,13 @@ DIR/claims/BUDGET/CLAIM.json             a verdict
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
-from skipway.study.record import Record, same_anywhere
+from skipway.study.record import Record, told_apart_by
 from skipway.train.folder import RunFolder, read_json, there
 from skipway.train.kept import check_environment, check_result
 from skipway.train.plan import safe_name
@@ -25,7 +27,8 @@ __all__ = ["Results", "run_name"]
 
 def run_name(spec: RunSpec) -> str:
     """A name for the folder and the file of a run: the same on every machine, another for every other spec."""
-    return f"{safe_name(spec.model)}-seed-{spec.seed}-{same_anywhere(spec).digest()[:8]}"
+    text = json.dumps(told_apart_by(spec), sort_keys=True)
+    return f"{safe_name(spec.model)}-seed-{spec.seed}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 class Results:
@@ -59,7 +62,7 @@ class Results:
             raise SkipwayError(f"{path}: {error.given}", error.expected, error.hint) from None
         check_result(path, record.result)
         check_environment(path, record.environment)
-        if record.spec != same_anywhere(spec):
+        if told_apart_by(record.spec) != told_apart_by(spec):
             raise SkipwayError(f"{path} is the record of another run", "the spec that its name stands for")
         return record
 
