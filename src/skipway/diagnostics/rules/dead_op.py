@@ -77,8 +77,11 @@ def _units_modules(evidence: Evidence) -> list[str]:
             found.add(evidence.graph.calls[scope[0]].path)
         if unit.kind == "unit":
             found |= _around(described, scope, evidence.graph)
-    own = {p for p in found if p and "?" not in p}
-    return sorted(p for p in own if not any(p.startswith(f"{q}.") for q in own if q != p))
+    outermost: list[str] = []
+    for path in sorted((p for p in found if p and "?" not in p), key=lambda p: p.split(".")):
+        if not outermost or not path.startswith(f"{outermost[-1]}."):
+            outermost.append(path)
+    return sorted(outermost)
 
 
 def _around(unit: Described, scope: Sequence[int], graph: Graph) -> set[str]:
@@ -121,7 +124,7 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
     chosen = _chosen(links)
     for root in roots:
         routed = any(p == root or p.startswith(f"{root}.") or root.startswith(f"{p}.") for p in chosen)
-        for path, module in named_modules(evidence.model.get_submodule(root), root):
+        for path, module in _inside(root, evidence):
             parameters = module._parameters  # noqa: SLF001  # the public way nests generators
             own = {n: p for n, p in parameters.items() if p is not None and p.requires_grad} if parameters else {}
             dead = [n for n, p in own.items() if id(p) not in alive] if own else []
@@ -138,6 +141,21 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
             elif _is_dropout_left_out(module, path, called, rates):
                 found[path, ""] = "is never called"
     return found
+
+
+def _inside(root: str, evidence: Evidence) -> Iterator[tuple[str, nn.Module]]:
+    """A module and those in it; one that is met elsewhere first is looked at there, under the name of its calls."""
+    modules = evidence.modules
+    places = evidence.once("places of modules", lambda: {name: k for k, (name, _) in enumerate(modules)})
+    if root not in places:  # a second name
+        yield from named_modules(evidence.model.get_submodule(root), root)
+        return
+    inner = f"{root}."
+    yield modules[places[root]]
+    for k in range(places[root] + 1, len(modules)):
+        if not modules[k][0].startswith(inner):
+            return
+        yield modules[k]
 
 
 def _is_scale_or_shift(parameter: nn.Parameter) -> bool:
