@@ -56,9 +56,10 @@ def test_reverse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vit_tiny", "mlp8", "tv:resnet18", "timm:resnet10t", f"{ZOO}:plain"])
 def test_one_step_of_every_kind_of_net(name: str, tmp_path: Path) -> None:
-    run = run_spec(tiny(name, recipe=ADAMW, steps=1, batch_size=8), tmp_path / "run")
+    run = run_spec(tiny(name, recipe=ADAMW, steps=1, batch_size=64), tmp_path / "run")
     assert run.status == "finished"
-    assert run.metrics()[0]["loss"] == pytest.approx(2.3, abs=0.8)
+    # That of guessing is 2.3; a stream of tanh units grows, and mlp8 starts at 2.8 ± 0.2 over seeds.
+    assert run.metrics()[0]["loss"] == pytest.approx(2.6, abs=0.8)
     # The trained weights are in the net that comes back.
     kept = run.model().state_dict()
     fresh = load_for(name, num_classes=10, input_shape=(1, 8, 8)).state_dict()
@@ -139,11 +140,14 @@ def test_tensorboard(tmp_path: Path) -> None:
 # Mean losses of five steps each. A change that moves them says why. The bound leaves room for other processors and
 # releases of PyTorch, which sum in another order.
 GOLDEN: dict[str, tuple[RunSpec, list[float]]] = {
-    "resnet8": (tiny(steps=20, log_every=5), [2.1198, 1.3475, 0.6519, 0.5079]),
-    "vit_tiny": (tiny("vit_tiny", recipe=ADAMW, steps=20, batch_size=16, log_every=5), [2.2016, 1.6284, 1.574, 1.3511]),
+    "resnet8": (tiny(steps=20, log_every=5), [2.1977, 1.5616, 0.7253, 0.5188]),
+    "vit_tiny": (
+        tiny("vit_tiny", recipe=ADAMW, steps=20, batch_size=16, log_every=5),
+        [2.2343, 1.7284, 1.8938, 1.7446],
+    ),
     "gpt_nano": (
         tiny("gpt_nano", data=REVERSE, recipe=FASTER, steps=20, log_every=5),
-        [2.2137, 2.0898, 1.9978, 1.8575],
+        [2.2232, 2.0855, 1.9206, 1.7558],
     ),
 }
 
