@@ -28,8 +28,8 @@ _ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(_ROOT / "src")]
 
 import skipway  # noqa: E402  # after the path above
-from skipway.diagnostics.path_spectrum_run import degrees  # noqa: E402  # as above
-from skipway.diagnostics.path_spectrum_scene import set_up  # noqa: E402  # as above
+from skipway.diagnostics.path_spectrum.run import degrees  # noqa: E402  # as above
+from skipway.diagnostics.path_spectrum.scene import set_up  # noqa: E402  # as above
 
 if TYPE_CHECKING:
     from collections.abc import Callable

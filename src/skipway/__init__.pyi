@@ -4,7 +4,7 @@ from skipway.diagnostics.inspect import inspect as inspect
 from skipway.diagnostics.inspection import Inspection as Inspection
 from skipway.diagnostics.monitor import Monitor as Monitor
 from skipway.diagnostics.path_spectrum import path_spectrum as path_spectrum
-from skipway.diagnostics.path_spectrum_result import PathSpectrum as PathSpectrum
+from skipway.diagnostics.path_spectrum.result import PathSpectrum as PathSpectrum
 from skipway.errors import SkipwayError as SkipwayError
 from skipway.form import Op as Op
 from skipway.form import UnitForm as UnitForm
@@ -37,7 +37,7 @@ from skipway.train.run import Run as Run
 from skipway.train.run import load_run as load_run
 from skipway.units.alteration import Alteration as Alteration
 from skipway.units.lesion import lesion as lesion
-from skipway.units.lesion_record import Lesion as Lesion
+from skipway.units.lesion.record import Lesion as Lesion
 from skipway.units.what_if import what_if as what_if
 
 __version__: str

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 import skipway
 from diagnostics.path_nets import CONV, TOKENS, L, batch_for, make
 from oracle.path_polynomial import parts_by_interpolation
-from skipway.diagnostics import path_spectrum
 from skipway.diagnostics.measure import projection_loss
+from skipway.diagnostics.path_spectrum import carry_out
 from skipway.errors import ModelRunError, SkipwayError
 from zoo.fingerprint import differences, state
 
 if TYPE_CHECKING:
-    from skipway.diagnostics.path_spectrum_result import PathSpectrum
+    from skipway.diagnostics.path_spectrum.result import PathSpectrum
 
 EXACT = [n for n in (*TOKENS, *CONV) if n not in ("RecomputedReentrant", "Detour")]
 
@@ -85,7 +85,7 @@ def test_what_is_longer_is_one_part(length: int, carry: str) -> None:
 
 def test_lots_that_are_carried_together_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows at a time: each mark hands the highest of a lot to the next."""
-    from skipway.diagnostics.path_spectrum_run import LiveRun
+    from skipway.diagnostics.path_spectrum.run import LiveRun
 
     monkeypatch.setattr(LiveRun, "rows_at_once", lambda self, size: 3)
     agree(spectrum("Conv", carry="together"), interpolated("Conv"))
@@ -106,7 +106,7 @@ def test_a_silent_error_under_vmap_is_caught_by_the_checks() -> None:
 @pytest.fixture
 def first_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: together, or one by one where that does not do."""
-    monkeypatch.setattr(path_spectrum, "_ways", lambda *_: ("together", "one by one"))
+    monkeypatch.setattr(carry_out, "_ways", lambda *_: ("together", "one by one"))
 
 
 @pytest.mark.usefixtures("first_together")
@@ -149,7 +149,7 @@ def test_reentrant_checkpoints_are_refused_in_words() -> None:
 
 def test_the_older_vmap_would_leave_everything_at_degree_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `is_grads_batched` the rule of the mark is never called; the sum is still right, degree 0 is not."""
-    from skipway.diagnostics import path_spectrum_run as run
+    from skipway.diagnostics.path_spectrum import run
 
     def legacy(self: run.LiveRun, weights: Tensor, turn: object) -> list[Tensor]:
         self.switch.turn, self.switch.together = turn, False
@@ -336,8 +336,8 @@ def test_all_paths_however_the_join_is_spelled(name: str) -> None:
 
 def test_single_paths_by_hand() -> None:
     """Units 0 and 2 by their branches, 1 and 3 by their shortcuts."""
-    from skipway.diagnostics.path_spectrum_marks import Chosen
-    from skipway.diagnostics.path_spectrum_scene import set_up
+    from skipway.diagnostics.path_spectrum.marks import Chosen
+    from skipway.diagnostics.path_spectrum.scene import set_up
 
     net, batch = make("Net"), batch_for("Net")
     x = net.stem(batch).detach().requires_grad_()
@@ -389,7 +389,7 @@ def test_the_model_is_left_as_it_was_when_it_raises() -> None:
 
 
 def test_marks_leave_every_bit_of_the_output() -> None:
-    from skipway.diagnostics.path_spectrum_scene import set_up
+    from skipway.diagnostics.path_spectrum.scene import set_up
 
     for name in ("Conv", "AddedIntoView", "Fused", "Stacked", "Interpolated", "Parallel", "Doubled"):
         net, batch = make(name), batch_for(name)

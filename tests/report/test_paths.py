@@ -16,7 +16,7 @@ import pytest
 from report import examples
 from skipway.cli import main
 from skipway.diagnostics.inspection import Inspection
-from skipway.diagnostics.path_spectrum_result import PathSpectrum, SampledLength
+from skipway.diagnostics.path_spectrum.result import PathSpectrum, SampledLength
 from skipway.errors import SkipwayError
 from skipway.parts import Lines, Section, Table
 from skipway.report import dumps, inspection_parts, inspection_report, schema, to_html, to_text
@@ -188,7 +188,7 @@ def test_rebuilt_without_torch(tmp_path: Path) -> None:
 import json, sys
 for name in ("torch", "torchvision", "numpy", "pandas"):
     sys.modules[name] = None  # an import of it raises
-from skipway.diagnostics.path_spectrum_result import PathSpectrum
+from skipway.diagnostics.path_spectrum.result import PathSpectrum
 with open({str(tmp_path / "paths.json")!r}, encoding="utf-8") as file:
     print(PathSpectrum.from_dict(json.load(file)))
 """

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 import skipway
 from skipway.errors import SkipwayError, UnknownNameError
-from skipway.units.lesion_record import Lesion
-from skipway.units.lesion_swap import kendall
+from skipway.units.lesion.record import Lesion
+from skipway.units.lesion.swap import kendall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

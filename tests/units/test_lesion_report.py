@@ -11,7 +11,7 @@ import pytest
 from skipway.cli import main
 from skipway.parts import Lines
 from skipway.report import lesion_report, to_html
-from skipway.units.lesion_record import Lesion, LesionRun, LesionUnit
+from skipway.units.lesion.record import Lesion, LesionRun, LesionUnit
 
 if TYPE_CHECKING:
     from pathlib import Path

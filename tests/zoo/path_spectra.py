@@ -24,7 +24,7 @@ from zoo.models import ZOO
 if TYPE_CHECKING:
     from torch import nn
 
-    from skipway.diagnostics.path_spectrum_result import PathSpectrum
+    from skipway.diagnostics.path_spectrum.result import PathSpectrum
 
 __all__ = ["SINGLE_INSIDE", "SPECTRA", "spectrum_of"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skipway.data import Dataset
     from skipway.models.load import Batch
     from skipway.spec import DataSpec
-    from skipway.units.lesion_record import Lesion
+    from skipway.units.lesion.record import Lesion
 
 __all__ = ["lesion_command"]
 
@@ -76,7 +76,7 @@ def lesion_command(  # noqa: PLR0913, PLR0917  # one parameter for each option o
     from skipway.report.console import show
     from skipway.report.files import check_target
     from skipway.units.lesion import lesion
-    from skipway.units.lesion_sites import NoUnitsError
+    from skipway.units.lesion.sites import NoUnitsError
 
     if html is not None:
         with as_usage("--html"):

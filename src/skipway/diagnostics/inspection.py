@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.diagnostics.finding import Finding, Severity, at_least
 from skipway.diagnostics.layer import Layer
-from skipway.diagnostics.path_spectrum_result import PathSpectrum
+from skipway.diagnostics.path_spectrum.result import PathSpectrum
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.units.reading import checked, number

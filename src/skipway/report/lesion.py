@@ -12,7 +12,7 @@ from skipway.report.numbers import short
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from skipway.units.lesion_record import Lesion, LesionRun
+    from skipway.units.lesion.record import Lesion, LesionRun
 
 __all__ = ["lesion_parts", "lesion_report"]
 

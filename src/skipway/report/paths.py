@@ -8,7 +8,7 @@ from skipway.parts import Lines, Part, Section, Series, Skipped, Table, Text
 from skipway.report.numbers import short
 
 if TYPE_CHECKING:
-    from skipway.diagnostics.path_spectrum_result import PathSpectrum, SampledLength
+    from skipway.diagnostics.path_spectrum.result import PathSpectrum, SampledLength
 
 __all__ = ["paths_parts", "paths_report", "paths_section"]
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
+from skipway.parts import Text
 from skipway.study.rank import centre
 from skipway.study.tables import spread_text
 
@@ -74,7 +75,7 @@ def row_numbers(rows: Iterable[RowRuns]) -> dict[str, Any]:
 
 
 def drawn(outcome: StudyOutcome) -> tuple[Part, ...]:
-    """The study's own figures."""
+    """The study's own figures, under the claim's heading instead of their own."""
     from skipway.study.outcome_view import outcome_report
 
-    return outcome_report(outcome)
+    return tuple(part for part in outcome_report(outcome) if not (isinstance(part, Text) and part.tone == "title"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from skipway.diagnostics.path_spectrum_marks import Site, Switch, mark
+from skipway.diagnostics.path_spectrum.marks import Site, Switch, mark
 from skipway.trace.addressed import AddressedMode
 from skipway.trace.batch import output_tensors
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch.autograd.graph import GradientEdge
 
-    from skipway.diagnostics.path_spectrum_plan import Act, Plan
+    from skipway.diagnostics.path_spectrum.plan import Act, Plan
     from skipway.trace.graph import Node
     from skipway.trace.modules import ModuleStack
     from skipway.units.links import Links

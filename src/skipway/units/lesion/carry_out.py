@@ -17,13 +17,13 @@ from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.trace.batch import call_arguments, copied, describe, tensors_of, unwrapped
 from skipway.trace.modules import eager
 from skipway.trace.preserve import preserved
-from skipway.units.lesion_blocks import BlockSites
-from skipway.units.lesion_metric import Measure, Metric, Sample, measure_of
-from skipway.units.lesion_prefix import Prefix
-from skipway.units.lesion_record import Lesion, LesionRun, LesionUnit
-from skipway.units.lesion_sites import Sites, UnitSites
-from skipway.units.lesion_swap import exchanged
-from skipway.units.lesion_trials import Delete, Swap, Trial, trials
+from skipway.units.lesion.blocks import BlockSites
+from skipway.units.lesion.metric import Measure, Metric, Sample, measure_of
+from skipway.units.lesion.prefix import Prefix
+from skipway.units.lesion.record import Lesion, LesionRun, LesionUnit
+from skipway.units.lesion.sites import Sites, UnitSites
+from skipway.units.lesion.swap import exchanged
+from skipway.units.lesion.trials import Delete, Swap, Trial, trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.diagnostics.path_spectrum_marks import Chosen, Shift, Switch, Turn
+from skipway.diagnostics.path_spectrum.marks import Chosen, Shift, Switch, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch.autograd.graph import GradientEdge
 
-    from skipway.diagnostics.path_spectrum_mode import Place
+    from skipway.diagnostics.path_spectrum.mode import Place
 
     _Targets = Sequence[torch.Tensor] | Sequence[GradientEdge]
     _Zeros = Sequence[Callable[[], torch.Tensor]]

@@ -15,15 +15,15 @@ from skipway.trace.attributes import named_modules
 from skipway.trace.batch import call_arguments, copied, describe
 from skipway.trace.modules import eager
 from skipway.trace.preserve import preserved
-from skipway.units.lesion_prefix import standing_in
-from skipway.units.lesion_sites import Site
-from skipway.units.lesion_swap import content_of_block
+from skipway.units.lesion.prefix import standing_in
+from skipway.units.lesion.sites import Site
+from skipway.units.lesion.swap import content_of_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from skipway.trace.batch import Batch
-    from skipway.units.lesion_record import What
+    from skipway.units.lesion.record import What
 
 __all__ = ["BlockSites"]
 

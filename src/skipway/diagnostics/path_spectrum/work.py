@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.path_spectrum_run import degrees, distance, dot, norm, sampled_paths
+from skipway.diagnostics.path_spectrum.run import degrees, distance, dot, norm, sampled_paths
 from skipway.errors import ModelRunError, SkipwayError
 
 if TYPE_CHECKING:
     import torch
 
-    from skipway.diagnostics.path_spectrum_result import Carried, Road
-    from skipway.diagnostics.path_spectrum_run import Degrees, LiveRun, PathSample
-    from skipway.diagnostics.path_spectrum_scene import Scene
+    from skipway.diagnostics.path_spectrum.result import Carried, Road
+    from skipway.diagnostics.path_spectrum.run import Degrees, LiveRun, PathSample
+    from skipway.diagnostics.path_spectrum.scene import Scene
 
 __all__ = ["LONGEST", "Work"]
 
@@ -22,7 +22,7 @@ LONGEST: Final = 32
 
 
 class Work:
-    """Does all passes and keeps what they found; see `skipway.diagnostics.path_spectrum_result.PathSpectrum`.
+    """Does all passes and keeps what they found; see `skipway.diagnostics.path_spectrum.result.PathSpectrum`.
 
     Args:
         scene: the model with its units.

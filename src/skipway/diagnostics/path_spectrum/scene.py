@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from skipway.diagnostics.measure import Loss, projection_loss
-from skipway.diagnostics.path_spectrum_marks import Switch
-from skipway.diagnostics.path_spectrum_mode import Kind, Marks, Place
-from skipway.diagnostics.path_spectrum_plan import Plan, plan_marks
-from skipway.diagnostics.path_spectrum_run import LiveRun
+from skipway.diagnostics.path_spectrum.marks import Switch
+from skipway.diagnostics.path_spectrum.mode import Kind, Marks, Place
+from skipway.diagnostics.path_spectrum.plan import Plan, plan_marks
+from skipway.diagnostics.path_spectrum.run import LiveRun
 from skipway.errors import ModelRunError, SkipwayError
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
 from skipway.trace.modules import ModuleStack, eager
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from skipway.diagnostics.path_spectrum_result import Of
+    from skipway.diagnostics.path_spectrum.result import Of
     from skipway.trace.graph import Graph
     from skipway.units.links import Links
 

@@ -11,8 +11,8 @@ from skipway.errors import SkipwayError, UnknownNameError
 from skipway.units.alteration import Alteration
 from skipway.units.intercept import Plan, intercepted
 from skipway.units.kinds import kinds, levels
-from skipway.units.lesion_influence import Influence, Seen
-from skipway.units.lesion_swap import Content, content_of_unit
+from skipway.units.lesion.influence import Influence, Seen
+from skipway.units.lesion.swap import Content, content_of_unit
 from skipway.units.locate import locate
 from skipway.units.streams import made_x
 from skipway.units.what_if import plan_alterations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from skipway.trace.batch import Batch
     from skipway.units.describe import Described
-    from skipway.units.lesion_record import What
+    from skipway.units.lesion.record import What
     from skipway.units.locate import Located
 
 __all__ = ["NoUnitsError", "Site", "Sites", "UnitSites"]

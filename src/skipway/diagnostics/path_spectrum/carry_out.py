@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
-from skipway.diagnostics.path_spectrum_result import Carried, Of, PathSpectrum, SampledLength
-from skipway.diagnostics.path_spectrum_scene import set_up
-from skipway.diagnostics.path_spectrum_work import Work
+from skipway.diagnostics.path_spectrum.result import Carried, Of, PathSpectrum, SampledLength
+from skipway.diagnostics.path_spectrum.scene import set_up
+from skipway.diagnostics.path_spectrum.work import Work
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.trace.batch import Batch, describe, unwrapped
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from skipway.diagnostics.measure import Loss
-    from skipway.diagnostics.path_spectrum_run import PathSample
-    from skipway.diagnostics.path_spectrum_scene import Scene
+    from skipway.diagnostics.path_spectrum.run import PathSample
+    from skipway.diagnostics.path_spectrum.scene import Scene
 
 __all__ = ["path_spectrum"]
 

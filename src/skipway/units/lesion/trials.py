@@ -10,11 +10,11 @@ from itertools import combinations
 from typing import TYPE_CHECKING, TypeAlias
 
 from skipway.errors import SkipwayError, UnknownNameError
-from skipway.units.lesion_swap import alike, kendall
+from skipway.units.lesion.swap import alike, kendall
 
 if TYPE_CHECKING:
-    from skipway.units.lesion_record import Kind
-    from skipway.units.lesion_sites import Site, Sites
+    from skipway.units.lesion.record import Kind
+    from skipway.units.lesion.sites import Site, Sites
 
 __all__ = ["Delete", "Swap", "Trial", "trials"]
 
