@@ -17,7 +17,11 @@ from skipway.errors import SkipwayError, UnknownNameError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DataSpec", "OptimizerSpec", "RecipeSpec", "RunSpec", "ScheduleSpec"]
+__all__ = ["MEMORY_MODES", "DataSpec", "Memory", "OptimizerSpec", "RecipeSpec", "RunSpec", "ScheduleSpec"]
+
+Memory = Literal["keep", "recompute", "checkpoint", "auto"]
+# From the fastest to the smallest; "auto" is one of them.
+MEMORY_MODES: Final[tuple[Memory, ...]] = ("keep", "recompute", "checkpoint")
 
 SPEC_VERSION: Final = "1.0"
 MOST_SEED: Final = 2**32 - 1  # of NumPy's generator
@@ -252,7 +256,9 @@ class RunSpec(Record):
         seed: of initialisation, order of the data, augmentation and dropout.
         precision: Fabric's, or ``"auto"``: bf16 autocast where the hardware computes in it, else float32.
         channels_last: layout of images; None: wherever the model has convolutions.
-        memory: ``"keep"`` activations or ``"recompute"`` them; of our own models.
+        memory: ``"keep"`` activations, ``"recompute"`` those that follow from others in one pass over memory,
+            ``"checkpoint"``: run several units at a time again, or ``"auto"``: the fastest that fits into the
+            device's free memory; of our own models.
         accelerator: Fabric's.
         devices: number of devices, or of processes on the CPU.
         strategy: Fabric's: ``"auto"``, ``"ddp"``, or ``"fsdp2"`` for `ModelParallelStrategy`.
@@ -271,7 +277,7 @@ class RunSpec(Record):
     seed: int = 0
     precision: str = "auto"
     channels_last: bool | None = None
-    memory: Literal["keep", "recompute"] = "keep"
+    memory: Memory = "keep"
     accelerator: str = "auto"
     devices: int = 1
     strategy: str = "auto"
@@ -290,7 +296,7 @@ class RunSpec(Record):
         _at_least("log_every", self.log_every, 1)
         _at_least("checkpoint_every", self.checkpoint_every, 0)
         _at_least("test_every", self.test_every, 0)
-        _one_of("memory", self.memory, ("keep", "recompute"))
+        _one_of("memory", self.memory, (*MEMORY_MODES, "auto"))
         if self.threads is not None:
             _at_least("threads", self.threads, 1, MOST_THREADS)
 

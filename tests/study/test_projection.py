@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import skipway
 from skipway.errors import SkipwayError
 from skipway.report import dumps
-from skipway.spec import DataSpec, OptimizerSpec, RecipeSpec, RunSpec, ScheduleSpec
+from skipway.spec import DataSpec, Memory, OptimizerSpec, RecipeSpec, RunSpec, ScheduleSpec
 from skipway.study import cost
 from skipway.study.cost import StepCost, step_cost
 from skipway.study.projection import ProjectedRow, Projection, project
@@ -62,9 +62,9 @@ def test_operations_are_those_that_pytorch_counts_and_that_show_prints() -> None
     assert found.parameters == sum(p.numel() for p in net.parameters())
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_memory_is_what_autograd_keeps_of_a_whole_batch(recompute: bool) -> None:
-    spec = replace(SPEC, recipe=replace(SGD, batch_size=48), memory="recompute" if recompute else "keep")
+@pytest.mark.parametrize("memory", ["keep", "recompute"])
+def test_memory_is_what_autograd_keeps_of_a_whole_batch(memory: Memory) -> None:
+    spec = replace(SPEC, recipe=replace(SGD, batch_size=48), memory=memory)
     found = step_cost(spec, threads=1)
     bench = Bench(spec)
     own = {p.data_ptr() for p in bench.net.parameters()} | {b.data_ptr() for b in bench.net.buffers()}
@@ -124,9 +124,9 @@ def test_a_batch_that_would_not_fit_is_timed_on_fewer_samples(
     small = replace(SPEC, recipe=replace(SGD, batch_size=10))
     whole = step_cost(small, threads=1)
     assert whole.measured_batch == 10
-    monkeypatch.setattr(cost, "_free_bytes", lambda _: 1.9 * whole.activation_bytes)
+    monkeypatch.setattr(cost, "free_bytes", lambda _: 1.9 * whole.activation_bytes)
     assert step_cost(small, threads=1).measured_batch == 8
-    monkeypatch.setattr(cost, "_free_bytes", lambda _: 2.1 * whole.activation_bytes)
+    monkeypatch.setattr(cost, "free_bytes", lambda _: 2.1 * whole.activation_bytes)
     assert step_cost(small, threads=1).measured_batch == 10
 
 

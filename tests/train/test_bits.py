@@ -29,7 +29,11 @@ CASES = {
     ),
     "dropout on the shortcut": tiny("resnet8@dropout_shortcut"),
     "text, AdamW, clipped": tiny("gpt_nano", data=TEXT, recipe=ADAMW, batch_size=8),
-    "text, recomputed": tiny("gpt_nano", data=TEXT, recipe=ADAMW, batch_size=8, memory="recompute"),
+    "text, rebuilt": tiny("gpt_nano", data=TEXT, recipe=ADAMW, batch_size=8, memory="recompute"),
+    "images, rebuilt": tiny("resnet8@preact", memory="recompute"),
+    "text, checkpointed": tiny("gpt_nano", data=TEXT, recipe=ADAMW, batch_size=8, memory="checkpoint"),
+    "dropout, checkpointed": tiny("resnet8@dropout_shortcut", memory="checkpoint"),
+    "whatever fits": tiny("resnet8@preact", memory="auto"),
     "user's module, three generators": tiny("module:Noisy", recipe=ADAMW),
     "seldom logged": tiny(steps=7, log_every=5, test_every=2),
 }

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from skipway.blocks.block import Style, TokenBlock, check_slots
+from skipway.blocks.rebuild import Rebuilding, run_through
 from skipway.blocks.slot import Mode, Slots, chain, ops_of
 from skipway.errors import SkipwayError
 from skipway.form import Op
@@ -74,7 +75,7 @@ class AttentionBlock(TokenBlock):
         return replace(self, reads=in_width, writes=out_width)
 
 
-class Attention(nn.Module):
+class Attention(Rebuilding, nn.Module):
     """The module of `AttentionBlock`; queries, keys and values from one fused linear layer.
 
     Args:
@@ -129,9 +130,10 @@ class Attention(nn.Module):
 
     def _project(self, x: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         if k is None and v is None:
-            x = x if self.start is None else self.start(x)
             n, t, _ = x.shape
-            query, key, value = self.qkv(x).view(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+            modules = [self.qkv] if self.start is None else [self.start, self.qkv]
+            heads_in = run_through(modules, x, rebuild=self.rebuild).view(n, t, 3, self.heads, -1)
+            query, key, value = heads_in.permute(2, 0, 3, 1, 4).unbind(0)
             return query, key, value
         sources = [x if port is None else port for port in (x, k, v)]
         weights = zip(sources, self.qkv.weight.chunk(3), self.qkv.bias.chunk(3), strict=True)

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
+from skipway.blocks.rebuild import Rebuilding, run_through
 from skipway.blocks.slot import Layout, Mode, Slots
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.form import Op
@@ -113,8 +114,12 @@ class TokenBlock(Block):
         return "NTD"
 
 
-class SequentialBranch(nn.Sequential):
+class SequentialBranch(Rebuilding, nn.Sequential):
     """A branch that is a chain of modules, in order of execution."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One module behind the other."""
+        return run_through(list(self), x, rebuild=self.rebuild)
 
 
 def weight_layers(branch: nn.Module) -> list[nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d]:

@@ -13,8 +13,11 @@ from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
 from skipway.models import Net
 from skipway.models.load import load_model
+from skipway.models.memory import activation_bytes
+from skipway.parts import Table
 from skipway.report import inspection_parts
 from skipway.report.console import show
+from skipway.report.numbers import bytes_text
 
 if TYPE_CHECKING:
     from skipway.parts import Part
@@ -39,6 +42,20 @@ def run_show(name: str, batch_size: int) -> int:
     # Its last part is about findings, and nothing was measured that a rule could look at.
     parts: list[Part] = [*inspection_parts(replace(inspection, model=name, findings=[]))[:-1]]
     if isinstance(loaded.model, Net):
+        parts.append(_memory_part(loaded.model, batch_size))
         parts.extend(design_parts(DesignInfo.of(type(loaded.model.design))))
     show(parts)
     return 0
+
+
+def _memory_part(net: Net, batch_size: int) -> Table:
+    """What a training step keeps, by mode; worked out from a few samples, as ``--memory auto`` does."""
+    needs = activation_bytes(net.train(), net.stack, net.dummy_input(min(batch_size, 4)))
+    whole = needs["keep"].of(batch_size)
+    rows = tuple(
+        (mode, bytes_text(need.of(batch_size)), f"{need.of(batch_size) / whole:.2f}×") for mode, need in needs.items()
+    )
+    return Table(
+        columns=("--memory", "kept", "of keep"), rows=rows, numeric=("kept", "of keep"),
+        title="kept for the backward pass", note=f"In training, float32, {batch_size} samples.",
+    )  # fmt: skip

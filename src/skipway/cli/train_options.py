@@ -66,7 +66,14 @@ ChannelsLast = Annotated[
     bool | None,
     typer.Option("--channels-last/--channels-first", help="Layout of images. Default: last, for convolutions."),
 ]
-Memory = Annotated[str, typer.Option(metavar="keep|recompute", help="Keep activations or compute them again.")]
+Memory = Annotated[
+    str,
+    typer.Option(
+        metavar="keep|recompute|checkpoint|auto",
+        help="Keep activations, or compute some, or nearly all, of them again; auto: the fastest that fits.",
+        autocompletion=complete_from(("keep", "recompute", "checkpoint", "auto")),
+    ),
+]
 Accelerator = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, mps …")]
 Devices = Annotated[int, typer.Option(min=1, metavar="N", help="Devices, or processes on the CPU.")]
 Strategy = Annotated[str, typer.Option(metavar="NAME", help="auto, ddp, fsdp2, or another of Lightning Fabric's.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import Literal, overload
+from typing import Literal, get_args, overload
 
 from torch import nn
 
@@ -17,10 +17,9 @@ from skipway.models.net import FeatureNet, Net
 from skipway.models.stack import PlannedStack
 from skipway.models.stems import TextStem
 from skipway.models.zoo import FITS, LISTED, backbone
+from skipway.spec import Memory
 
 __all__ = ["build", "create_model", "list_designs", "list_models", "parse_name"]
-
-Memory = Literal["keep", "recompute"]
 
 
 def parse_name(name: str) -> tuple[Backbone, Design]:
@@ -92,7 +91,9 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
         in_channels: of the image, numbers in a sample for ``mlp``; None for the backbone's.
         image_size: in pixels; None for the backbone's. Convolutional nets take any size all the same.
         width: channels of the first stage, width of the tokens; None for the backbone's.
-        memory: ``"keep"`` activations, or ``"recompute"`` each unit in the backward pass.
+        memory: ``"keep"`` activations; ``"recompute"`` what weight layers read from what the norms before them read;
+            ``"checkpoint"``: run several units at a time again; ``"auto"``: the fastest of these that fits into the
+            free memory of the device, chosen at the first training batch.
         features_only: return a module whose output is the list of the streams behind each stage.
         out_indices: with `features_only`, which stages.
 
@@ -116,12 +117,12 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
     if width is not None:
         net = net.with_width(width)
     net = net.with_input(in_channels=in_channels, image_size=image_size)
-    if memory not in ("keep", "recompute"):
-        raise UnknownNameError("memory", memory, ["keep", "recompute"])
+    if memory not in get_args(Memory):
+        raise UnknownNameError("memory", memory, get_args(Memory))
     if out_indices is not None and not features_only:
         raise SkipwayError("out_indices without features_only", "features_only=True")
     model = build(net, design, name=name.strip(), num_classes=num_classes)
-    model.set_grad_checkpointing(memory == "recompute")
+    model.set_memory(memory)
     if features_only:
         return FeatureNet(model, reduction=net.reduction, out_indices=out_indices)
     return model

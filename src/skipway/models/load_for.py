@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from torch import nn
 
@@ -13,13 +12,12 @@ from skipway.models._load_tv import load_tv
 from skipway.models.create import build, parse_name
 from skipway.models.load import load_model
 from skipway.models.net import Net
+from skipway.spec import Memory
 
 __all__ = ["load_for"]
 
 
-def load_for(
-    name: str, *, num_classes: int, input_shape: tuple[int, ...], memory: Literal["keep", "recompute"] = "keep"
-) -> nn.Module:
+def load_for(name: str, *, num_classes: int, input_shape: tuple[int, ...], memory: Memory = "keep") -> nn.Module:
     """The model called `name`, freshly initialised, for samples of one shape.
 
     Args:
@@ -41,7 +39,7 @@ def load_for(
     if colon or name.endswith(".py"):
         return load_model(name).model
     model = _own(name, num_classes, input_shape)
-    model.set_grad_checkpointing(memory == "recompute")
+    model.set_memory(memory)
     return model
 
 

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from skipway.designs import Design
 from skipway.errors import SkipwayError
 from skipway.models.heads import Head, Pooling
+from skipway.models.memory import MemoryModes
 from skipway.models.stack import PlannedStack
 
 __all__ = ["FeatureInfo", "FeatureNet", "Net"]
 
 
-class Net(nn.Module):
+class Net(MemoryModes, nn.Module):
     """``head(stack(stem(x)))``.
 
     Args:
@@ -44,6 +45,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Input to logits."""
+        self.settle_memory(x)
         return self.forward_head(self.forward_features(x))
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -76,10 +78,6 @@ class Net(nn.Module):
         self.num_classes = num_classes
         self.default_cfg = {**self.default_cfg, "num_classes": num_classes}
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Compute each unit again in the backward pass instead of keeping its activations."""
-        self.stack.recompute = enable
-
     def dummy_input(self, batch_size: int = 2) -> Tensor:
         """A random batch that the model can be called with, drawn from PyTorch's generator."""
         shape = (batch_size, *self.default_cfg["input_size"])
@@ -88,8 +86,8 @@ class Net(nn.Module):
         return torch.randn(shape)
 
     def extra_repr(self) -> str:
-        """The name."""
-        return self.name
+        """The name, and how activations are dealt with if they are not kept."""
+        return self.name + ("" if self.memory == "keep" else f", {self.memory_text()}")
 
 
 class FeatureInfo:
@@ -118,7 +116,7 @@ class FeatureInfo:
         return len(self.entries)
 
 
-class FeatureNet(nn.Module):
+class FeatureNet(MemoryModes, nn.Module):
     """The stream behind the last unit of each stage, as a list.
 
     Args:
@@ -133,7 +131,7 @@ class FeatureNet(nn.Module):
     def __init__(self, net: Net, *, reduction: int, out_indices: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.name, self.default_cfg = net.name, net.default_cfg
-        self.stem, self.stack = net.stem, net.stack
+        self.stem, self.stack, self.memory = net.stem, net.stack, net.memory
         # The stream is tapped before the exit, whose parameters would never get a gradient.
         self.stack.exit = None
         plans = [unit.plan for unit in self.stack.built_units()]
@@ -157,9 +155,6 @@ class FeatureNet(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Input to a list of (N,C,H,W) or (N,T,D)."""
+        self.settle_memory(x)
         features: list[Tensor] = self.stack.run(self.stem(x), self.taps)[1]
         return features
-
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """As for `Net`."""
-        self.stack.recompute = enable

@@ -5,16 +5,18 @@ Shapes: N batch, C channels, H and W image, T tokens, D width, L units.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from skipway.blocks import OpaqueBlock
-from skipway.designs import Design, Site, design_from
-from skipway.errors import SkipwayError
-from skipway.models.recompute import recomputed
+from skipway.blocks import OpaqueBlock, Rebuilding
+from skipway.designs import Design, Site, State, design_from
+from skipway.errors import SkipwayError, UnknownNameError
+from skipway.models.checkpointed import best_segment, checkpointed, planned_sizes
 from skipway.models.unit import PlannedUnit, own_site
+from skipway.spec import MEMORY_MODES
 
 __all__ = ["PlannedStack", "Stack"]
 
@@ -32,7 +34,8 @@ class PlannedStack(nn.Module):
         plans = design.plan(sites)
         self.design = design
         self.out_width = plans[-1].out_width
-        self.recompute = False
+        self.memory = MEMORY_MODES[0]
+        self.segment = best_segment(*planned_sizes(plans))
         self.entry = design.entry(plans)
         self.units = nn.ModuleList(PlannedUnit(design, plan) for plan in plans)
         self.exit = design.exit(plans)
@@ -46,6 +49,23 @@ class PlannedStack(nn.Module):
     def built_units(self) -> list[PlannedUnit]:
         """The units in order of execution."""
         return [unit for unit in self.units if isinstance(unit, PlannedUnit)]
+
+    def set_memory(self, mode: str) -> None:
+        """How activations are dealt with between forward and backward pass.
+
+        Args:
+            mode: ``"keep"`` them; ``"recompute"`` what weight layers read from what the norms before them read;
+                ``"checkpoint"``: keep what every `segment`-th unit reads, and run the units again.
+
+        Raises:
+            UnknownNameError: another word.
+        """
+        if mode not in MEMORY_MODES:
+            raise UnknownNameError("memory", mode, MEMORY_MODES)
+        self.memory = mode
+        for module in self.modules():
+            if isinstance(module, Rebuilding):
+                module.rebuild = mode == "recompute"
 
     def forward(self, x: Tensor) -> Tensor:
         """(N,C,H,W) or (…,D) from the stem to what the head reads."""
@@ -63,13 +83,32 @@ class PlannedStack(nn.Module):
         """
         features: list[Tensor] = []
         state = x if self.entry is None else self.entry(x)
-        again = self.recompute and torch.is_grad_enabled()
-        for index, unit in enumerate(self.units):
-            state = recomputed(unit, state, self.progress) if again else unit(state, self.progress)
-            if index in taps:
-                features.append(self.design.stream(state))
+        if self.memory == "checkpoint" and torch.is_grad_enabled():
+            for start, stop in self._segments(taps):
+                run = partial(self._through, start, stop)
+                state = checkpointed(run, list(self.units[start:stop]), state, self.progress)
+                if stop - 1 in taps:
+                    features.append(self.design.stream(state))
+        else:
+            for index, unit in enumerate(self.units):
+                state = unit(state, self.progress)
+                if index in taps:
+                    features.append(self.design.stream(state))
         out: Tensor = state if self.exit is None else self.exit(state)
         return out, features
+
+    def _segments(self, taps: Collection[int]) -> Iterator[tuple[int, int]]:
+        """First unit of each segment and the one behind its last; a stream that is tapped is kept anyway."""
+        start, last = 0, len(self.units) - 1
+        for index in range(len(self.units)):
+            if index == last or index in taps or index + 1 - start == self.segment:
+                yield start, index + 1
+                start = index + 1
+
+    def _through(self, start: int, stop: int, state: State, progress: Tensor | None) -> State:
+        for unit in self.units[start:stop]:
+            state = unit(state, progress)
+        return state
 
 
 class Stack(PlannedStack):

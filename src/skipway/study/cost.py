@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from skipway.models.memory import free_bytes, kept_bytes
 from skipway.study.speed import Bench, threads_and_generators, timed
 from skipway.trace.record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from torch import Tensor, nn
+    from collections.abc import Callable
 
     from skipway.data import Dataset
     from skipway.spec import DataSpec, RunSpec
@@ -96,7 +93,7 @@ def step_cost(
         (fewer_sec, fewer), (few_sec, kept) = (_kept_step(bench, n) for n in few)
         each = (kept - fewer) / (few[1] - few[0]) if few[1] > few[0] else kept / few[1]
         once = max(0.0, kept - each * few[1])
-        most = (_SHARE * _free_bytes(bench.fabric.device) - once) / each
+        most = (_SHARE * free_bytes(bench.fabric.device) - once) / each
         measured, seconds = _climbed(bench, few, (fewer_sec, few_sec), most=min(batch, most))
         parameters = list(bench.net.parameters())
         return StepCost(
@@ -132,24 +129,9 @@ def _forward_flops(bench: Bench) -> int:
 
 def _kept_step(bench: Bench, samples: int) -> tuple[float, int]:
     """Seconds of a step, and the bytes that autograd keeps between its forward and its backward pass."""
-    with _kept(bench.net) as (watch, sizes):
+    with kept_bytes(bench.net) as (watch, sizes):
         seconds = bench.step(bench.batches(samples), around=watch)
         return seconds, sum(sizes.values())
-
-
-@contextmanager
-def _kept(net: nn.Module) -> Iterator[tuple[torch.autograd.graph.saved_tensors_hooks, dict[int, int]]]:
-    """A watch to hold open in the forward pass, and the bytes of each storage that is kept; the net's own count not."""
-    own = {t.untyped_storage().data_ptr() for t in (*net.parameters(), *net.buffers())}
-    sizes: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            sizes[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    yield torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), sizes
 
 
 def _climbed(bench: Bench, sizes: tuple[int, int], seconds: tuple[float, float], *, most: float) -> tuple[int, float]:
@@ -178,11 +160,3 @@ def _climbed(bench: Bench, sizes: tuple[int, int], seconds: tuple[float, float],
     batches = bench.batches(size)
     taken = timed(lambda: bench.step(batches), most=_STEPS - 1, fewest=1, longest_sec=_LONGEST_STEP_SEC)
     return size, statistics.median([now, *taken])
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    names = os.sysconf_names if hasattr(os, "sysconf_names") else {}
-    pages = next((name for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES") if name in names), None)
-    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE") if pages else 4 * 2**30

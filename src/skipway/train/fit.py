@@ -12,6 +12,7 @@ import torch
 from skipway.data import open_data
 from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.load_for import load_for
+from skipway.models.memory import MemoryModes
 from skipway.spec import MOST_SEED
 from skipway.train.check import check_real, check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from skipway.data import Dataset
-    from skipway.spec import RunSpec
+    from skipway.spec import Memory, RunSpec
 
 __all__ = ["resume", "run_spec"]
 
@@ -244,11 +245,26 @@ class _Session:
             net.to(memory_format=torch.channels_last)
         facts = environment(spec, fabric=fabric, channels_last=channels_last)
         facts["data"] = asdict(data.info)
+        if isinstance(net, MemoryModes) and net.memory == "auto":
+            facts["memory"] = self._settled(net, data, fabric, known.get("memory"))
         if known:
             self._compare(known, facts)
         elif fabric.is_global_zero:
             folder.begin(spec, facts)
         return net, data, facts
+
+    def _settled(self, net: MemoryModes, data: Dataset, fabric: Fabric, known: Memory | None) -> Memory:
+        """The mode that ``"auto"`` means here; a run goes on in the one that it began in, since bits depend on it."""
+        if known is not None:
+            net.set_memory(known)
+            return known
+        samples = -(-self.spec.recipe.batch_size // fabric.world_size)
+        x, _ = data.sample(min(samples, 4, data.info.train_size))
+        with fabric.autocast():
+            choice = net.choose_memory(x, samples=samples)
+        if fabric.is_global_zero:
+            self.listener.noted(str(choice))
+        return choice.mode
 
     def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:
         """A run goes on only with the same data and devices; other versions are said, since they may change bits."""
