@@ -39,7 +39,9 @@ _WHERE: Final = {
     "create_model": "skipway.models",
     "Findings": "skipway.study.examine",
     "examine": "skipway.study.examine",
+    "export_onnx": "skipway.integrations.onnx",
     "fit": "skipway.train.plan",
+    "fold": "skipway.models.fold",
     "load_comparison": "skipway.study.comparison",
     "load_run": "skipway.train.run",
     "prove": "skipway.study.prove",
@@ -57,8 +59,8 @@ __all__ = [
     "Alteration", "Comparison", "DataSpec", "Design", "DesignInfo", "FeatureNet", "Findings", "Inspection", "Lesion",
     "Monitor", "Net", "Op", "OptimizerSpec", "PathSpectrum", "Proof", "RecipeSpec", "Run", "RunSpec", "ScheduleSpec",
     "SkipwayError", "Stack", "StudyOutcome", "Unit", "UnitForm", "__version__", "compare", "conduct", "create_model",
-    "examine", "fit", "inspect", "lesion", "list_designs", "list_models", "load_comparison", "load_model", "load_run",
-    "load_torchvision_state_dict", "path_spectrum", "prove", "resume", "what_if",
+    "examine", "export_onnx", "fit", "fold", "inspect", "lesion", "list_designs", "list_models", "load_comparison",
+    "load_model", "load_run", "load_torchvision_state_dict", "path_spectrum", "prove", "resume", "what_if",
 ]  # fmt: skip
 
 

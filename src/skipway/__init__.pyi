@@ -8,6 +8,7 @@ from skipway.diagnostics.path_spectrum.result import PathSpectrum as PathSpectru
 from skipway.errors import SkipwayError as SkipwayError
 from skipway.form import Op as Op
 from skipway.form import UnitForm as UnitForm
+from skipway.integrations.onnx import export_onnx as export_onnx
 from skipway.models import FeatureNet as FeatureNet
 from skipway.models import Net as Net
 from skipway.models import Stack as Stack
@@ -16,6 +17,7 @@ from skipway.models import create_model as create_model
 from skipway.models import list_designs as list_designs
 from skipway.models import list_models as list_models
 from skipway.models import load_torchvision_state_dict as load_torchvision_state_dict
+from skipway.models.fold import fold as fold
 from skipway.models.load import load_model as load_model
 from skipway.spec import DataSpec as DataSpec
 from skipway.spec import OptimizerSpec as OptimizerSpec

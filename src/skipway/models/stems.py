@@ -82,7 +82,7 @@ class PatchStem(nn.Module):
                 f"create_model(…, image_size={x.shape[2]})",
             )
         tokens = self.conv(x).flatten(2).transpose(1, 2)
-        return torch.cat((self.class_token.expand(len(tokens), -1, -1), tokens), 1) + self.positions
+        return torch.cat((self.class_token.expand(tokens.shape[0], -1, -1), tokens), 1) + self.positions
 
 
 class TextStem(nn.Module):
