@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 import pickle
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -194,6 +198,25 @@ def test_features_and_stacks() -> None:
     kept = step(copy.deepcopy(stack), x)
     for mode in SAVING:
         assert_same(kept, step(in_mode(stack, mode), x))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["resnet8@preact", "gpt_nano"])
+def test_two_ranks(name: str, tmp_path: Path) -> None:
+    # Each rank makes its half of the batch; gradients are averaged while the backward pass goes on.
+    child = Path(__file__).parent / "memory_ranks.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(  # noqa: S603  # our own command
+        [*launcher, str(child), name, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = {mode: torch.load(tmp_path / f"{mode}.pt", weights_only=True) for mode in MEMORY_MODES}
+    for mode in SAVING:
+        assert torch.equal(found[mode]["ranks_differ"], torch.tensor(0.0))
+        assert found[mode].keys() == found["keep"].keys()
+        for key, value in found["keep"].items():
+            torch.testing.assert_close(found[mode][key], value, rtol=1e-10, atol=1e-12, msg=key)
 
 
 # What is left as it was -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Shapes: N batch, C channels, H and W image, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,7 +108,7 @@ class _Step:
         out: Tensor = _Rebuilt.apply(
             self, factor, x, getattr(norm, "weight", None), getattr(norm, "bias", None),
             getattr(weight, "weight", None), getattr(weight, "bias", None),
-        )[0]  # fmt: skip
+        )  # fmt: skip
         return out
 
 
@@ -192,37 +193,32 @@ def _counted(norm: nn.BatchNorm2d) -> float:
 class _Rebuilt(torch.autograd.Function):
     """``W φ(norm(x)) + b``, whose backward pass gets x, the batch's statistics and the parameters."""
 
+    # With a `setup_context` of its own PyTorch would look at the signature in each call: a tenth of a small net's time.
     @staticmethod
     def forward(
-        step: _Step, factor: float, x: Tensor, gain: Tensor | None, shift: Tensor | None,
+        ctx: Any, step: _Step, factor: float, x: Tensor, gain: Tensor | None, shift: Tensor | None,
         weight: Tensor | None, bias: Tensor | None,
-    ) -> tuple[Any, ...]:  # fmt: skip
-        """The output, and of a batch norm what its own backward pass wants."""
-        z, *kept = _normalised(step.norm, factor, x, gain, shift)
-        a = z if step.act is None else _ACTS[type(step.act)].forward(step.act, z)
-        return _weighed(step.weight, a, weight, bias), *kept
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        """Keep what arrived."""
-        step, _, x, gain, shift, weight, bias = inputs
-        batch = isinstance(step.norm, nn.BatchNorm2d)
-        ctx.step, ctx.training = step, batch and _batch_statistics(step.norm)
-        ctx.has_bias = bias is not None
-        ctx.implementation = output[4] if batch else None
-        statistics = output[1:4] if batch else ()
-        running = (step.norm.running_mean, step.norm.running_var) if batch and not ctx.training else (None, None)
-        ctx.mark_non_differentiable(*statistics)
-        ctx.set_materialize_grads(False)
+    ) -> Tensor:  # fmt: skip
+        """The output; what arrived is kept, and of a batch norm what its own backward pass wants."""
+        norm, act = step.norm, step.act
+        running: tuple[Tensor | None, ...] = (None, None)
+        statistics: list[Tensor] = []
+        if isinstance(norm, nn.BatchNorm2d):
+            ctx.training = _batch_statistics(norm)
+            z, *statistics, ctx.implementation = _batch_normalised(norm, factor, x, gain, shift)
+            if not ctx.training:
+                running = (norm.running_mean, norm.running_var)
+        else:
+            z = _token_norm(norm, x, gain, shift)
+        ctx.step, ctx.has_bias = step, bias is not None
         ctx.save_for_backward(x, gain, shift, weight, *running, *statistics)
         device = x.device.type
         ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        return _weighed(step.weight, z if act is None else _ACTS[type(act)].forward(act, z), weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """Rebuild what the weights read, then step by step back."""
-        if grad is None:
-            return (None,) * 7
         if torch.is_grad_enabled():
             raise SkipwayError(
                 'a gradient of a gradient (create_graph=True) with memory="recompute"',
@@ -233,7 +229,7 @@ class _Rebuilt(torch.autograd.Function):
         step, wanted = ctx.step, ctx.needs_input_grad
         device, dtype, enabled = ctx.autocast
         back: Callable[[Tensor], tuple[Tensor | None, ...]]
-        with torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False):
+        with _autocast(device, dtype, enabled=enabled):
             if isinstance(step.norm, nn.BatchNorm2d):
                 running = (running_mean, running_var)
                 z = _batch_again(step.norm.eps, x, gain, shift, running, statistics, training=ctx.training)
@@ -247,7 +243,7 @@ class _Rebuilt(torch.autograd.Function):
                     )  # fmt: skip
             else:
                 z, back = _token_again(step.norm, x, gain, shift, wanted[2:5])
-        with torch.autocast(device, enabled=False):
+        with _autocast(device, dtype, enabled=False):
             a = z if step.act is None else _ACTS[type(step.act)].forward(step.act, z)
             below = any(wanted[2:5])
             grad, grad_weight, grad_bias = _weights_back(
@@ -261,18 +257,21 @@ class _Rebuilt(torch.autograd.Function):
             return None, None, *back(grad), grad_weight, grad_bias
 
 
-def _normalised(
-    norm: nn.Module | None, factor: float, x: Tensor, gain: Tensor | None, shift: Tensor | None
+def _autocast(device: str, dtype: torch.dtype, *, enabled: bool) -> AbstractContextManager[Any]:
+    if not enabled and not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
+
+
+def _batch_normalised(
+    norm: nn.BatchNorm2d, factor: float, x: Tensor, gain: Tensor | None, shift: Tensor | None
 ) -> tuple[Any, ...]:
-    """What the norm returns; of a batch norm also mean, 1/deviation, the library's own notes, and which library."""
-    if isinstance(norm, nn.BatchNorm2d):
-        training = _batch_statistics(norm)
-        tracked = not norm.training or norm.track_running_stats
-        return torch._batch_norm_impl_index(  # noqa: SLF001  # what F.batch_norm calls, with what it throws away
-            x, gain, shift, norm.running_mean if tracked else None, norm.running_var if tracked else None,
-            training, factor, norm.eps, torch.backends.cudnn.enabled,
-        )  # fmt: skip
-    return (_token_norm(norm, x, gain, shift),)
+    """What the norm returns; mean, 1/deviation and notes for the backward pass; which library computed it."""
+    tracked = not norm.training or norm.track_running_stats
+    return torch._batch_norm_impl_index(  # noqa: SLF001  # what F.batch_norm calls, with what that throws away
+        x, gain, shift, norm.running_mean if tracked else None, norm.running_var if tracked else None,
+        _batch_statistics(norm), factor, norm.eps, torch.backends.cudnn.enabled,
+    )  # fmt: skip
 
 
 def _token_norm(norm: nn.Module | None, x: Tensor, gain: Tensor | None, shift: Tensor | None) -> Tensor:
