@@ -76,8 +76,8 @@ def test_fault_is_there(case: FaultCase) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # said by dynamo of itself
 @pytest.mark.parametrize("case", [p for p in FAULTY if p.values[0].rule == "compile-unsafe-skip"])
 def test_compiler_sees_the_skip(case: FaultCase) -> None:
-    """The faulty program is no one graph, the twin is."""
-    for one, graphs in ((case, False), (BY_NAME[case.rule, case.twin], True)):
+    """The faulty program is no one graph, the twin is: neither broken off nor compiled anew for other numbers."""
+    for one, whole in ((case, False), (BY_NAME[case.rule, case.twin], True)):
         torch._dynamo.reset()
         seen: list[int] = []
 
@@ -85,7 +85,10 @@ def test_compiler_sees_the_skip(case: FaultCase) -> None:
             seen.append(len(graph.graph.nodes))
             return graph.forward
 
-        compiled = torch.compile(made(one), backend=count)
-        for seed in range(4):
-            called(one, compiled, seed)
-        assert (len(seen) == 1) is graphs
+        compiled = torch.compile(made(one), backend=count, fullgraph=True)
+        try:
+            for seed in range(4):
+                called(one, compiled, seed)
+        except torch._dynamo.exc.TorchDynamoException:  # it breaks off, or asks for a value that only a run has
+            seen.clear()
+        assert (len(seen) == 1) is whole
