@@ -153,6 +153,21 @@ def test_show_a_model_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert "arXiv 1512.03385" in out
 
 
+def test_show_says_what_each_memory_mode_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "show", "resnet20@preact", "--batch", "64")
+    assert code == 0
+    assert "kept for the backward pass" in out
+    rows = {line.split()[0]: line.split() for line in out.splitlines() if line.strip().endswith("×")}
+    assert list(rows) == ["keep", "recompute", "checkpoint"]
+    # Two activations of 16×32² numbers for each convolution, those of the later stages a half and a quarter, but what
+    # the first of a stage reads is as large as before it; the image; two more of the last stage behind the units.
+    one = 64 * 16 * 32 * 32 * 4 / 2**20
+    whole = one * (2 * (6 * (1 + 1 / 2 + 1 / 4) + 1 / 2 + 1 / 4) + 3 / 16 + 2 / 4)
+    assert float(rows["keep"][1]) == pytest.approx(whole, rel=0.01)
+    assert rows["keep"][2:] == ["MiB", "1.00×"]
+    assert float(rows["recompute"][1]) < 0.6 * whole
+
+
 def test_show_a_library_model(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "show", "tv:resnet18", "--batch", "1")
     assert code == 0
