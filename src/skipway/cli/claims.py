@@ -12,6 +12,7 @@ from skipway.cli.compare_display import CompareDisplay
 from skipway.cli.complete import complete_claim
 from skipway.cli.failures import INTERRUPTED, as_usage
 from skipway.cli.result import check_html, show_result
+from skipway.cli.train_options import whole_path
 
 if TYPE_CHECKING:
     from skipway.study.examine import Examined
@@ -56,7 +57,7 @@ def claims_command(
         try:
             findings = examine(
                 names, checked, results=Results(results), out=out,
-                root=None if root is None else str(root.expanduser().absolute()), workers=workers, listener=display,
+                root=whole_path(root), workers=workers, listener=display,
                 told=told,
             )  # fmt: skip
         except KeyboardInterrupt:

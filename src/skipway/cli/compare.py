@@ -7,9 +7,9 @@ import typer
 
 from skipway.cli import train_options as o
 from skipway.cli.compare_display import CompareDisplay
-from skipway.cli.complete import complete_from, complete_model
+from skipway.cli.complete import complete_model
 from skipway.cli.failures import INTERRUPTED, UsageProblemError
-from skipway.study.launch import LAUNCHERS
+from skipway.cli.study_options import Launcher, Workers
 
 if TYPE_CHECKING:
     from skipway.study.comparison import Comparison
@@ -29,18 +29,8 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="K", help="Runs of each model.")] = 3,
     base_seed: Annotated[int, typer.Option(min=0, metavar="S", help="The first seed.")] = 0,
-    workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Runs at a time. Default: one for each GPU, or core of the processor."),
-    ] = None,
-    launcher: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(LAUNCHERS),
-            help="Processes of this machine, or the workers of a Ray cluster.",
-            autocompletion=complete_from(LAUNCHERS),
-        ),
-    ] = "local",
+    workers: Workers = None,
+    launcher: Launcher = "local",
     data: o.Data = "digits",
     root: o.Root = None,
     recipe: o.Recipe = None,

@@ -9,6 +9,7 @@ import typer
 
 from skipway.cli.complete import complete_model
 from skipway.cli.failures import UsageProblemError, as_usage
+from skipway.cli.result import check_html
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
@@ -74,13 +75,10 @@ def lesion_command(  # noqa: PLR0913, PLR0917  # one parameter for each option o
     """Delete or swap residual units of a trained model, and show what it loses; nothing is trained."""
     from skipway.report import dumps, lesion_parts
     from skipway.report.console import show
-    from skipway.report.files import check_target
     from skipway.units.lesion import lesion
     from skipway.units.lesion.sites import NoUnitsError
 
-    if html is not None:
-        with as_usage("--html"):
-            check_target(html)
+    check_html(html)
     with as_usage("--delete"):
         chosen = _chosen(delete)
     net, name, found_on, labelled = _model(model, data, root, weights, batch)

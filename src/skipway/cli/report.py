@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from skipway.cli.failures import UsageProblemError, as_usage
+from skipway.cli.failures import UsageProblemError
+from skipway.cli.result import check_html
 
 __all__ = ["report_command"]
 
@@ -25,16 +26,13 @@ def report_command(
     """Report on runs and comparisons again, from their folders alone."""
     from skipway.report import dumps, write_html
     from skipway.report.console import show
-    from skipway.report.files import check_target
     from skipway.study.comparison import load_comparison
     from skipway.study.runs import runs_dict, runs_parts, runs_report
     from skipway.study.view import comparison_parts, comparison_report
     from skipway.train.folder import there
     from skipway.train.run import load_run
 
-    if html is not None:
-        with as_usage("--html"):
-            check_target(html)
+    check_html(html)
     compared = [folder for folder in folders if there(folder / "comparison.json")]
     if compared and len(folders) > 1:
         raise UsageProblemError(

@@ -7,10 +7,10 @@ import typer
 
 from skipway.cli import study_options as o
 from skipway.cli.compare_display import CompareDisplay
-from skipway.cli.complete import complete_from, complete_study
+from skipway.cli.complete import complete_study
 from skipway.cli.failures import INTERRUPTED, as_usage
 from skipway.cli.result import check_html, show_result
-from skipway.study.launch import LAUNCHERS
+from skipway.cli.train_options import whole_path
 
 __all__ = ["study_command"]
 
@@ -32,14 +32,7 @@ def study_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
         list[str] | None, typer.Option(metavar="LABEL", help="Only this row; may be repeated. Default: all.")
     ] = None,
     workers: o.Workers = None,
-    launcher: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(LAUNCHERS),
-            help="Processes of this machine, or the workers of a Ray cluster.",
-            autocompletion=complete_from(LAUNCHERS),
-        ),
-    ] = "local",
+    launcher: o.Launcher = "local",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Train nothing: say what it would take, by what one step takes here.")
     ] = False,
@@ -63,7 +56,7 @@ def study_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
         rows_named(found, checked, rows)
     with as_usage("--launcher"):
         launcher_named(launcher)
-    data = None if root is None else str(root.expanduser().absolute())
+    data = whole_path(root)
     if dry_run:
         from skipway.study.projection import project
 

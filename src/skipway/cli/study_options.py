@@ -1,4 +1,4 @@
-"""Options that `study` and `claims` share."""
+"""Options that `study`, `claims` and `compare` share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import typer
 from skipway.cli.complete import complete_from
 from skipway.cli.train_options import Root
 from skipway.study.budgets import BUDGETS
+from skipway.study.launch import LAUNCHERS
 
-__all__ = ["Budget", "Html", "Json", "Out", "Results", "Root", "Workers"]
+__all__ = ["Budget", "Html", "Json", "Launcher", "Out", "Results", "Root", "Workers"]
 
 Budget = Annotated[
     str,
@@ -28,6 +29,14 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the run folders go
 Workers = Annotated[
     int | None,
     typer.Option(min=1, metavar="N", help="Runs at a time. Default: one for each GPU, or core of the processor."),
+]
+Launcher = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(LAUNCHERS),
+        help="Processes of this machine, or the workers of a Ray cluster.",
+        autocompletion=complete_from(LAUNCHERS),
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the JSON report to standard output, nothing else.")]
 Html = Annotated[

@@ -85,6 +85,11 @@ LogTo = Annotated[str | None, typer.Option("--log", metavar="tensorboard", help=
 Inspected = Annotated[bool, typer.Option("--inspect/--no-inspect", help="Inspect the net at the start and the end.")]
 
 
+def whole_path(folder: Path | None) -> str | None:
+    """A folder as it is found from anywhere; None for none."""
+    return None if folder is None else str(folder.expanduser().absolute())
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
     """What the shared options say, as they were typed."""
@@ -133,7 +138,7 @@ class TrainOptions:
             folder = self.data not in DATA and Path(self.data).is_dir()
             data = DataSpec(
                 name=str(Path(self.data).absolute()) if folder else self.data,
-                root=None if self.root is None else str(self.root.expanduser().absolute()),
+                root=whole_path(self.root),
                 image_size=self.image_size, train_size=self.train_size, test_size=self.test_size,
                 context=self.context, download=self.download, **words,
             )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Scheme", "draw_from_", "initialise_", "one_draw"]
 
+_DRAWING: Final = (nn.Conv2d, nn.Linear, nn.Embedding, PatchStem)
 Scheme = Literal["he", "truncated", "gpt", "default"]
 
 
@@ -51,11 +52,13 @@ def initialise_(net: nn.Module, scheme: Scheme, *, seed: int) -> None:
         seed: every module draws from it and from its own name.
     """
     for place, module in net.named_modules():
+        if not isinstance(module, _DRAWING):
+            continue
         draw_from_(seed, place)
         if scheme == "he" and isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             continue
-        if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
+        if not isinstance(module, PatchStem):
             module.reset_parameters()
         if scheme in ("truncated", "gpt"):
             _transformer_(module, truncated=scheme == "truncated")

@@ -24,10 +24,10 @@ from skipway.spec import MEMORY_MODES, Memory
 if TYPE_CHECKING:
     from skipway.models.stack import PlannedStack
 
-__all__ = ["ActivationBytes", "MemoryChoice", "MemoryModes", "activation_bytes", "free_bytes", "kept_bytes"]
+__all__ = ["FEW", "ActivationBytes", "MemoryChoice", "MemoryModes", "activation_bytes", "free_bytes", "kept_bytes"]
 
 # Two points give what is kept once and what is kept for each sample.
-_FEW: Final = (2, 4)
+FEW: Final = (2, 4)
 # Of the memory that is free, so that what is at work inside single operations fits too.
 _SHARE: Final = 0.8
 # Gradients, and the two moments of Adam: they come after the first forward pass.
@@ -45,6 +45,18 @@ class ActivationBytes:
 
     once: float
     sample: float
+
+    @classmethod
+    def through(cls, few: tuple[int, int], more: tuple[int, int]) -> ActivationBytes:
+        """The line through two points; proportional to the batch where they are one.
+
+        Args:
+            few: samples and bytes of the smaller batch.
+            more: of the larger.
+        """
+        more_samples = more[0] - few[0]
+        sample = (more[1] - few[1]) / more_samples if more_samples else more[1] / more[0]
+        return cls(once=max(0.0, more[1] - sample * more[0]), sample=sample)
 
     def of(self, samples: int) -> int:
         """Bytes for a batch."""
@@ -105,14 +117,10 @@ def activation_bytes(net: nn.Module, stack: PlannedStack, batch: Tensor) -> dict
         stack: of the net.
         batch: (N,…), of which the first samples are taken.
     """
-    sizes = sorted({min(few, len(batch)) for few in _FEW})
-    found = [_measured(net, stack, batch[:size].clone()) for size in sizes]
-    needs: dict[Memory, ActivationBytes] = {}
-    for mode in MEMORY_MODES:
-        points = [one[mode] for one in found]
-        each = (points[-1] - points[0]) / (sizes[-1] - sizes[0]) if len(sizes) > 1 else points[0] / sizes[0]
-        needs[mode] = ActivationBytes(once=max(0.0, points[-1] - each * sizes[-1]), sample=each)
-    return needs
+    sizes = sorted({min(few, len(batch)) for few in FEW})
+    found = [(size, _measured(net, stack, batch[:size].clone())) for size in sizes]
+    (few, of_few), (more, of_more) = found[0], found[-1]
+    return {mode: ActivationBytes.through((few, of_few[mode]), (more, of_more[mode])) for mode in MEMORY_MODES}
 
 
 def _measured(net: nn.Module, stack: PlannedStack, batch: Tensor) -> dict[Memory, int]:

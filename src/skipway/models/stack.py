@@ -6,7 +6,7 @@ Shapes: N batch, C channels, H and W image, T tokens, D width, L units.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,6 @@ class PlannedStack(nn.Module):
         self.design = design
         self.out_width = plans[-1].out_width
         self.memory = MEMORY_MODES[0]
-        self.segment = best_segment(*planned_sizes(plans))
         self.entry = design.entry(plans)
         self.units = nn.ModuleList(PlannedUnit(design, plan) for plan in plans)
         self.exit = design.exit(plans)
@@ -49,6 +48,11 @@ class PlannedStack(nn.Module):
     def built_units(self) -> list[PlannedUnit]:
         """The units in order of execution."""
         return [unit for unit in self.units if isinstance(unit, PlannedUnit)]
+
+    @cached_property
+    def segment(self) -> int:
+        """Units that are run again at a time with ``memory="checkpoint"``: chosen when first asked for."""
+        return best_segment(*planned_sizes([unit.plan for unit in self.built_units()]))
 
     def set_memory(self, mode: str) -> None:
         """How activations are dealt with between forward and backward pass.

@@ -89,7 +89,7 @@ class Bench:
         if outcome.interrupted:
             raise KeyboardInterrupt
         if not outcome.complete:
-            why = outcome.troubles[0] if outcome.troubles else "runs are missing"
+            why = outcome.troubles[0] if outcome.troubles else f"{outcome.missing} runs are not over"
             raise SkipwayError(f"study {name} is not complete: {why}", "all of its runs", f"skipway study {name}")
         return outcome
 

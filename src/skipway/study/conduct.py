@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skipway.study.published import Row, Study
     from skipway.train.run import Run
 
-__all__ = ["conduct", "rows_named", "study_outcome"]
+__all__ = ["conduct", "row_spec", "rows_named", "study_outcome"]
 
 # Sets whose files are the same wherever they lie. Others take no folder, or are another set in another one (text).
 _LIES_SOMEWHERE: Final = ("cifar10", "cifar100", "fashion_mnist", "imagenet")
@@ -195,14 +195,24 @@ def _specs(
     """The runs of each row, seed by seed."""
     numbers = seeds_from(study.seeds(budget) if seeds is None else seeds, 0)
 
-    def spec(row: Row, seed: int) -> RunSpec:
-        settings = row.settings or study.settings(budget)
-        data = settings.data
-        if data.root is None and data.name in _LIES_SOMEWHERE:
-            data = replace(data, root=root)
-        return replace(settings, model=row.model, seed=seed, data=data)
+    rows = {row: row_spec(study, row, budget, root=root) for row in rows_named(study, budget, only)}
+    return {row: [replace(spec, seed=seed) for seed in numbers] for row, spec in rows.items()}
 
-    return {row: [spec(row, seed) for seed in numbers] for row in rows_named(study, budget, only)}
+
+def row_spec(study: Study, row: Row, budget: Budget, *, root: str | None) -> RunSpec:
+    """Of the runs of a row, with the first seed.
+
+    Args:
+        study: of the row.
+        row: which.
+        budget: of the runs.
+        root: folder in which the data lies, if it is of those that lie in files; None for the usual places.
+    """
+    settings = row.settings or study.settings(budget)
+    data = settings.data
+    if data.root is None and data.name in _LIES_SOMEWHERE:
+        data = replace(data, root=root)
+    return replace(settings, model=row.model, data=data)
 
 
 def rows_named(study: Study, budget: Budget, labels: Sequence[str] = ()) -> tuple[Row, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.models.memory import free_bytes, kept_bytes
+from skipway.models.memory import FEW, ActivationBytes, free_bytes, kept_bytes
 from skipway.study.speed import Bench, threads_and_generators, timed
 from skipway.trace.record import record
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["StepCost", "step_cost"]
 
-# Samples of the first two steps: two points give what is kept once and what is kept for each sample.
-_FEW: Final = (2, 4)
 # A step that would take longer is measured on fewer samples.
 _LONGEST_STEP_SEC: Final = 1.5
 _STEPS: Final = 3
@@ -89,17 +87,16 @@ def step_cost(
         bench = Bench(spec, opened)
         batch = spec.recipe.batch_size
         flops = _forward_flops(bench)
-        few = (min(_FEW[0], batch), min(_FEW[1], batch))
+        few = (min(FEW[0], batch), min(FEW[1], batch))
         (fewer_sec, fewer), (few_sec, kept) = (_kept_step(bench, n) for n in few)
-        each = (kept - fewer) / (few[1] - few[0]) if few[1] > few[0] else kept / few[1]
-        once = max(0.0, kept - each * few[1])
-        most = (_SHARE * free_bytes(bench.fabric.device) - once) / each
+        activations = ActivationBytes.through((few[0], fewer), (few[1], kept))
+        most = (_SHARE * free_bytes(bench.fabric.device) - activations.once) / activations.sample
         measured, seconds = _climbed(bench, few, (fewer_sec, few_sec), most=min(batch, most))
         parameters = list(bench.net.parameters())
         return StepCost(
             parameters=sum(p.numel() for p in parameters),
             forward_flops=flops,
-            activation_bytes=round(once + each * batch),
+            activation_bytes=activations.of(batch),
             weight_bytes=sum(t.nbytes for t in (*parameters, *bench.net.buffers())),
             gradient_bytes=sum(p.nbytes for p in parameters if p.requires_grad),
             optimizer_bytes=sum(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from skipway.train.run import Run
 
-__all__ = ["Curve", "curve_series", "learning_charts", "learning_curves"]
+__all__ = ["Curve", "curve_of", "curve_series", "learning_charts", "learning_curves"]
 
 Curve = Mapping[int, float]  # value by step
 
@@ -34,7 +34,8 @@ def learning_curves(groups: Mapping[str, Iterable[Run]]) -> tuple[Lines, ...]:
     """
     lines = {name: [run.metrics() for run in runs] for name, runs in groups.items()}
     loss, error = (
-        {name: [_curve(run, field) for run in runs] for name, runs in lines.items()} for field in ("loss", "test_error")
+        {name: [curve_of(run, field) for run in runs] for name, runs in lines.items()}
+        for field in ("loss", "test_error")
     )
     return learning_charts(loss, error)
 
@@ -62,7 +63,8 @@ def learning_charts(
     return tuple(c for c in charts if c.series)
 
 
-def _curve(lines: list[dict[str, object]], field: str) -> dict[int, float]:
+def curve_of(lines: Iterable[Mapping[str, object]], field: str) -> dict[int, float]:
+    """What lines of metrics say of a field, by step; what is not finite is left out."""
     found = {}
     for line in lines:
         step, value = line["step"], as_number(line.get(field))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-    from skipway.study.effects import Effect
     from skipway.study.outcome import RowRuns, StudyOutcome
     from skipway.study.published import Study
     from skipway.study.rank import Ordering
@@ -103,7 +102,7 @@ def effect_table(outcome: StudyOutcome, group: str) -> Table | None:
         label = runs.row.label
         error = outcome.effect(label, first, group=group)
         loss = outcome.effect(label, first, of="train_loss", group=group)
-        return label, effect_text(error), _loss_effect(loss)
+        return label, effect_text(error), effect_text(loss, 3)
 
     several = any(len(r.records) > 1 for r in rows)
     return Table(
@@ -112,15 +111,6 @@ def effect_table(outcome: StudyOutcome, group: str) -> Table | None:
         title=f"Difference from {first}" + (f", {group}" if group else ""),
         note=_EFFECTS if several else _ONE_SEED,
     )
-
-
-def _loss_effect(effect: Effect | None) -> str:
-    if effect is None:
-        return "–"
-    if effect.low is None or effect.high is None:
-        return f"{effect.mean:+.3f} (one seed)"
-    interval = f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]"
-    return interval if effect.shown else f"{interval} not shown"
 
 
 def ordering_text(outcome: StudyOutcome, group: str) -> str:
@@ -221,7 +211,7 @@ def _numbers(measured: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for values in measured:
         for name, value in values.items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            if _is_number(value):
                 found.setdefault(name, []).append(float(value))
     return found
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.spec import OptimizerSpec, RecipeSpec, RunSpec
-from skipway.study.conduct import rows_named
+from skipway.study.conduct import row_spec, rows_named
 from skipway.study.machine import worker_devices, workers_and_threads
 from skipway.study.plan import seeds_from
 from skipway.study.published import STUDIES
@@ -145,12 +145,7 @@ def project(
     data, costs = _Data(), dict[RunSpec, "StepCost"]()
     projected = []
     for row in rows:
-        settings = row.settings or found.settings(budget)
-        spec = replace(
-            settings,
-            model=row.model,
-            data=replace(settings.data, root=root if settings.data.root is None else settings.data.root),
-        )
+        spec = row_spec(found, row, budget, root=root)
         same = _what_costs(spec)
         if same not in costs:
             costs[same] = step_cost(same, threads=threads, opened=data.opened)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.errors import SkipwayError
 from skipway.spec import RunSpec
-from skipway.study.summary import GUESSING, as_number
+from skipway.study.curves import curve_of
+from skipway.study.summary import as_number, came_to_nothing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from skipway.train.run import Run
 
 __all__ = ["Record", "same_anywhere", "told_apart_by"]
@@ -90,8 +93,8 @@ class Record:
         return cls(
             spec=same_anywhere(run.spec),
             result=run.result,
-            loss=_thinned(_curve(lines, "loss")),
-            tests=_thinned(_curve(lines, "test_error")),
+            loss=_thinned(curve_of(lines, "loss")),
+            tests=_thinned(curve_of(lines, "test_error")),
             environment=_nameless(run.environment),
             commit=commit,
         )
@@ -119,10 +122,7 @@ class Record:
     @cached_property
     def failed(self) -> bool:
         """Whether the training came to nothing: not finite at the end, or within 0.05 of ln(classes)."""
-        loss = self.train_loss
-        if self.status == "diverged" or loss is None or not math.isfinite(loss):
-            return True
-        return loss > math.log(self.environment["data"]["num_classes"]) - GUESSING
+        return came_to_nothing(self.result, self.environment)
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values."""
@@ -156,13 +156,9 @@ class Record:
             raise SkipwayError(f"a record that does not hold {error}", "the file as it was written") from None
 
 
-def _curve(lines: list[dict[str, Any]], field: str) -> list[tuple[int, float]]:
-    found = [(int(line["step"]), as_number(line.get(field))) for line in lines]
-    return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
-
-
-def _thinned(points: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+def _thinned(curve: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
     """Neighbours joined to their mean, until few enough are left; losses to five digits."""
+    points = list(curve.items())
     width = -(-len(points) // _POINTS) or 1
     chunks = [points[k : k + width] for k in range(0, len(points), width)]
     return tuple((c[-1][0], float(f"{math.fsum(v for _, v in c) / len(c):.5g}")) for c in chunks)

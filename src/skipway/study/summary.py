@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skipway.diagnostics.inspection import Inspection
     from skipway.train.run import Run
 
-__all__ = ["GUESSING", "Summary", "effect_dict", "first_over_last", "spread_dict", "training_failed"]
+__all__ = ["GUESSING", "Summary", "came_to_nothing", "effect_dict", "first_over_last", "spread_dict", "training_failed"]
 
 # A net that has learnt nothing spreads its bets over all classes: a loss of ln(classes), in nats; this near counts.
 GUESSING: Final = 0.05
@@ -101,11 +101,20 @@ class Summary:
 
 def training_failed(run: Run) -> bool:
     """Whether the training of a run that is over came to nothing."""
-    result = run.result
+    return came_to_nothing(run.result, run.environment)
+
+
+def came_to_nothing(result: Mapping[str, Any], environment: Mapping[str, Any]) -> bool:
+    """Whether a loss is not finite at the end, or within 0.05 of ln(classes), that of guessing.
+
+    Args:
+        result: of a run that is over.
+        environment: of the run, with its data.
+    """
     loss = as_number(result.get("train_loss"))
     if result["status"] == "diverged" or loss is None or not math.isfinite(loss):
         return True
-    return loss > math.log(run.environment["data"]["num_classes"]) - GUESSING
+    return loss > math.log(environment["data"]["num_classes"]) - GUESSING
 
 
 def first_over_last(inspection: Inspection | None) -> float | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skipway.study.effects import Effect, Spread
     from skipway.study.summary import Summary
 
-__all__ = ["cost_table", "effect_text", "result_table", "spread_text", "whole_table"]
+__all__ = ["cost_table", "effect_text", "interval_text", "result_table", "spread_text", "whole_table"]
 
 _NOTE_EFFECT: Final = (
     "An interval that leaves 0 out: it is the 95-percent interval of the mean difference in test error, paired by seed "
@@ -40,14 +40,20 @@ def spread_text(found: Spread | None, digits: int) -> str:
     return f"{found.mean:.{digits}f}{deviation}"
 
 
-def effect_text(effect: Effect | None) -> str:
+def effect_text(effect: Effect | None, digits: int = 1) -> str:
     """``-12.3 [-14.5, -10.1]``, with what it means where no difference is shown."""
     if effect is None:
         return "–"
     if effect.low is None or effect.high is None:
-        return f"{effect.mean:+.1f} (one seed)"
-    interval = f"{effect.mean:+.1f} [{effect.low:+.1f}, {effect.high:+.1f}]"
-    return interval if effect.shown else f"{interval} not shown"
+        return f"{interval_text(effect, digits)} (one seed)"
+    return interval_text(effect, digits) + " not shown" * (not effect.shown)
+
+
+def interval_text(effect: Effect, digits: int) -> str:
+    """``-12.3 [-14.5, -10.1]``; the mean alone where there is no interval."""
+    if effect.low is None or effect.high is None:
+        return f"{effect.mean:+.{digits}f}"
+    return f"{effect.mean:+.{digits}f} [{effect.low:+.{digits}f}, {effect.high:+.{digits}f}]"
 
 
 def result_table(comparison: Comparison) -> Table:

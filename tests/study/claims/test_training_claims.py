@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from skipway.errors import SkipwayError
+from skipway.study.claim import Bench
 from skipway.study.claims import (
     bn_after_add,
     deep_trains,
@@ -27,10 +29,12 @@ from skipway.study.claims import (
 from skipway.study.outcome import RowRuns, StudyOutcome
 from skipway.study.published import STUDIES
 from skipway.study.record import Record
+from skipway.study.results import Results
 from study.made import ENVIRONMENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from skipway.study.budgets import Budget
 
@@ -281,13 +285,13 @@ def test_paths() -> None:
     assert paths.judged(spectra(14, 14)).verdict == "does not hold"
 
 
-def test_a_study_with_missing_runs_decides_nothing() -> None:
-    from skipway.errors import SkipwayError
-    from skipway.study.claims._rows import whole
-
+def test_a_study_with_missing_runs_decides_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = outcome("degradation", DEGRADATION)
-    assert whole(found) is found
+    bench = Bench(budget="standard", results=Results(tmp_path), out=tmp_path)
+    monkeypatch.setattr("skipway.study.claim.conduct", lambda *_, **__: found)
+    assert bench.study("degradation") is found
     first = found.rows[0]
     cut_off = replace(found, rows=(replace(first, planned=4), *found.rows[1:]))
+    monkeypatch.setattr("skipway.study.claim.conduct", lambda *_, **__: cut_off)
     with pytest.raises(SkipwayError, match="1 runs are not over"):
-        whole(cut_off)
+        bench.study("degradation")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from skipway.diagnostics.rules._rule import Evidence
     from skipway.trace.graph import Address, Graph, Node
-    from skipway.units.describe import Described
+    from skipway.units.find import Candidate
     from skipway.units.links import Links
 
 __all__ = ["apart", "called", "copy_of", "holder", "is_sum", "path_of", "sums", "times", "weights_between"]
@@ -57,11 +57,11 @@ def sums(evidence: Evidence) -> list[Node]:
     return evidence.once("sums", lambda: [node for node in links.nodes if is_sum(node, links)])
 
 
-def holder(unit: Described, links: Links) -> int:
+def holder(unit: Candidate, links: Links) -> int:
     """The smallest module call around a unit's join and the ends of its branches."""
     graph = links.graph
-    around = list(graph.chain(links.nodes[unit.candidate.join].call))
-    for term in unit.candidate.branches:
+    around = list(graph.chain(links.nodes[unit.join].call))
+    for term in unit.branches:
         inside = set(graph.chain(links.nodes[term.node].call))
         around = [call for call in around if call in inside]
     return around[0]

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from skipway.diagnostics.rules._joins import apart, copy_of, sums
+from skipway.diagnostics.rules._joins import apart, copy_of, holder, sums
 from skipway.diagnostics.rules._renamed import Rename, renamed
 from skipway.trace import ops
 from skipway.units.links import Links
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from skipway.diagnostics.rules._rule import Evidence
     from skipway.trace.graph import Graph, Place
     from skipway.trace.record import Trace
-    from skipway.units.find import Candidate
 
 __all__ = ["Suspect", "mended", "rewritten", "suspects"]
 
@@ -74,7 +73,7 @@ def suspects(evidence: Evidence) -> Iterator[Suspect]:
     for candidate in evidence.found.candidates:  # some of which could not be proved, as x changes under its name
         if candidate.merge != "add" and candidate.join not in known:
             continue
-        call = _code_of(candidate, evidence)
+        call = holder(candidate, links)
         join_calls = set(graph.chain(links.nodes[candidate.join].call))
         on_shortcut = [*(step.node for step in candidate.route.steps), *_back(candidate.x, evidence)]
         for write in _writes(on_shortcut, evidence):
@@ -92,14 +91,6 @@ def suspects(evidence: Evidence) -> Iterator[Suspect]:
                     rise = _rise(write, node.call, graph)
                     for position in (0, 1):
                         yield Suspect(write, node.id, position, None, rise, sure=False)
-
-
-def _code_of(candidate: Candidate, evidence: Evidence) -> int:
-    """The smallest module call around a join and the ends of its branches."""
-    graph = evidence.graph
-    inside = [set(graph.chain(graph.nodes[term.node].call)) for term in candidate.branches]
-    around = graph.chain(graph.nodes[candidate.join].call)
-    return next(call for call in around if all(call in one for one in inside))
 
 
 def _writes(nodes: Iterable[int], evidence: Evidence) -> Iterator[int]:

@@ -169,7 +169,7 @@ class _Reader(ast.NodeVisitor):
         return None
 
 
-def _is_root_of_depth(value: ast.expr | ast.AST) -> bool:
+def _is_root_of_depth(value: ast.AST) -> bool:
     if isinstance(value, ast.Call) and _last_name(value.func) == "sqrt" and len(value.args) == 1:
         return _is_twice_depth(value.args[0])
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Pow):

@@ -67,7 +67,7 @@ def wrong_ancestor(evidence: Evidence) -> Iterator[Finding]:
     }  # fmt: skip
     if lost is not None:
         seen["branch_over_stream_that_is_jumped"] = lost
-    where = evidence.graph.calls[holder(evidence.described[outer], evidence.found.links)].path
+    where = evidence.graph.calls[holder(evidence.described[outer].candidate, evidence.found.links)].path
     yield RULES["wrong-ancestor"].finding(
         units[outer].path,
         f"in {called(where)} the shortcut of {units[outer].path} starts before {units[inner].path}, which its branch"
@@ -88,7 +88,7 @@ def jumping(evidence: Evidence) -> list[tuple[int, int]]:
         candidate = described.candidate
         if unit.kind != "unit" or not candidate.inner or candidate.pair:
             continue
-        call = holder(described, links)
+        call = holder(described.candidate, links)
         starts = {candidate.base}
         jumped = []
         for join in sorted(candidate.inner):
@@ -96,7 +96,7 @@ def jumping(evidence: Evidence) -> list[tuple[int, int]]:
             if inner is None or evidence.units[inner].kind != "unit":
                 continue
             other = evidence.described[inner]
-            if other.candidate.base not in starts or holder(other, links) != call:
+            if other.candidate.base not in starts or holder(other.candidate, links) != call:
                 continue
             if any(weights_between(other.end, t.node, links) for t in candidate.branches):
                 jumped.append(inner)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from skipway.errors import SkipwayError
 from skipway.parts import Text
 from skipway.study.rank import centre
 from skipway.study.tables import spread_text
@@ -14,23 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from skipway.parts import Part
+    from skipway.study.claim import Verdict
     from skipway.study.outcome import RowRuns, StudyOutcome
 
-__all__ = ["drawn", "error_words", "in_every_seed", "loss_words", "mean_loss", "mean_rank", "row_numbers", "whole"]
-
-
-def whole(outcome: StudyOutcome) -> StudyOutcome:
-    """A study that is complete: half of it decides nothing.
-
-    Raises:
-        SkipwayError: runs are missing.
-    """
-    if not outcome.complete:
-        raise SkipwayError(
-            f"{outcome.study.id}: {outcome.missing} runs are not over", "all of them",
-            f"skipway study {outcome.study.id} --budget {outcome.budget}",
-        )  # fmt: skip
-    return outcome
+__all__ = ["drawn", "error_words", "in_every_seed", "loss_words", "mean_rank", "row_numbers", "verdict_by_kind"]
 
 
 def in_every_seed(less: Mapping[int, float], more: Mapping[int, float]) -> bool:
@@ -39,9 +25,17 @@ def in_every_seed(less: Mapping[int, float], more: Mapping[int, float]) -> bool:
     return bool(seeds) and all(less[seed] < more[seed] for seed in seeds)
 
 
-def mean_loss(row: RowRuns) -> float:
-    """Mean training loss in nats; infinite where half of the seeds diverged."""
-    return centre(list(row.losses.values()))
+def verdict_by_kind(does: Mapping[str, bool], *, provided: bool = True) -> tuple[Verdict, str]:
+    """What is to hold for every kind of unit: the verdict, and for which kinds it holds where not for all.
+
+    Args:
+        does: whether it is so, by kind.
+        provided: what else has to be so for any of it to hold.
+    """
+    kinds = [kind for kind, so in does.items() if so]
+    if not provided or not kinds:
+        return "does not hold", ""
+    return ("holds", "") if len(kinds) == len(does) else ("holds only if", f"the unit is {' or '.join(kinds)}")
 
 
 def mean_rank(row: RowRuns) -> float:

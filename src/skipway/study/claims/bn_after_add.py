@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from skipway.study.claim import Bench, Judgement, claim
-from skipway.study.claims._rows import in_every_seed, whole
+from skipway.study.claims._rows import in_every_seed
 
 if TYPE_CHECKING:
     from skipway.study.outcome import RowRuns
@@ -52,5 +52,5 @@ def _start(row: RowRuns) -> dict[int, float]:
 )
 def check(bench: Bench) -> Judgement:
     """Two rows of ``table2``."""
-    table = whole(bench.study("table2"))
+    table = bench.study("table2")
     return judged(table.row("original", "110 layers"), table.row("BN after addition", "110 layers"))

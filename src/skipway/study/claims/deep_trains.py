@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import in_every_seed, loss_words, row_numbers, whole
+from skipway.study.claim import Bench, Judgement, claim
+from skipway.study.claims._rows import in_every_seed, loss_words, row_numbers, verdict_by_kind
 
 if TYPE_CHECKING:
     from skipway.study.outcome import RowRuns
@@ -27,16 +27,10 @@ def judged(shallow: RowRuns, plain: RowRuns, residual: RowRuns, preact: RowRuns)
         name: bool(row.records) and not row.failed and in_every_seed(row.losses, plain.losses)
         for name, row in (("post-activation", residual), ("pre-activation", preact))
     }
-    verdict: Verdict = "does not hold"
-    if stops and all(trains.values()):
-        verdict = "holds"
-    elif stops and any(trains.values()):
-        verdict = "holds only if"
+    verdict, condition = verdict_by_kind(trains, provided=stops)
     return Judgement(
         verdict=verdict,
-        condition=f"the unit is {' or '.join(name for name, does in trains.items() if does)}"
-        if verdict == "holds only if"
-        else "",
+        condition=condition,
         figure=f"training loss: plain {loss_words(shallow)} at 20 layers and {loss_words(plain)} at 110; residual at "
         f"110: post-activation {loss_words(residual)}, pre-activation {loss_words(preact)}",
         words="110 layers stand for the 152 of the document, which are ImageNet's. "
@@ -60,7 +54,7 @@ def judged(shallow: RowRuns, plain: RowRuns, residual: RowRuns, preact: RowRuns)
 )
 def check(bench: Bench) -> Judgement:
     """Rows of three studies."""
-    degradation, table1, table2 = (whole(bench.study(name)) for name in ("degradation", "table1", "table2"))
+    degradation, table1, table2 = (bench.study(name) for name in ("degradation", "table1", "table2"))
     return judged(
         degradation.row("plain, 20 layers"),
         table1.row("constant scaling 0 | 1: plain"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import drawn, error_words, in_every_seed, loss_words, row_numbers, whole
+from skipway.study.claim import Bench, Judgement, claim
+from skipway.study.claims._rows import drawn, error_words, in_every_seed, loss_words, row_numbers, verdict_by_kind
+from skipway.study.tables import interval_text
 
 if TYPE_CHECKING:
     from skipway.study.outcome import StudyOutcome
@@ -25,24 +26,15 @@ def judged(outcome: StudyOutcome) -> Judgement:
     }
     worse = in_every_seed(shallow["plain"].losses, deep["plain"].losses)
     smaller = {kind: in_every_seed(excess[kind], excess["plain"]) for kind in _KINDS[1:]}
-    verdict: Verdict = "does not hold"
-    if worse and all(smaller.values()):
-        verdict = "holds"
-    elif worse and any(smaller.values()):
-        verdict = "holds only if"
-    kept = " and ".join(kind for kind, less in smaller.items() if less)
+    verdict, condition = verdict_by_kind(smaller, provided=worse)
     effects = {kind: outcome.effect(f"{kind}, 56 layers", f"{kind}, 20 layers", of="train_loss") for kind in _KINDS}
     return Judgement(
         verdict=verdict,
-        condition=f"the unit is {kept}" if verdict == "holds only if" else "",
+        condition=condition,
         figure="training loss at 20 and 56 layers: "
         + "; ".join(f"{kind} {loss_words(shallow[kind])} and {loss_words(deep[kind])}" for kind in _KINDS),
         words="Excess of 56 layers over 20 in training loss, paired by seed: "
-        + "; ".join(
-            f"{kind} {effect.mean:+.3f}" + ("" if effect.low is None else f" [{effect.low:+.3f}, {effect.high:+.3f}]")
-            for kind, effect in effects.items()
-            if effect is not None
-        )
+        + "; ".join(f"{kind} {interval_text(effect, 3)}" for kind, effect in effects.items() if effect is not None)
         + ". Test errors: "
         + "; ".join(f"{kind} {error_words(shallow[kind])} and {error_words(deep[kind])}" for kind in _KINDS)
         + ". An excess in training loss is not overfitting.",
@@ -64,4 +56,4 @@ def judged(outcome: StudyOutcome) -> Judgement:
 )
 def check(bench: Bench) -> Judgement:
     """The study of that name."""
-    return judged(whole(bench.study("degradation")))
+    return judged(bench.study("degradation"))

@@ -12,6 +12,7 @@ from skipway.parts import Lines, Series
 from skipway.study.claim import Bench, Judgement, Verdict, claim
 from skipway.study.claims._measures import GUESS, digits_curve
 from skipway.study.effects import Effect, paired_effect
+from skipway.study.tables import interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,9 +89,7 @@ def _band(net: str, curves: Mapping[int, Sequence[float]]) -> Series:
 
 
 def _interval(effect: Effect | None) -> str:
-    if effect is None or effect.low is None or effect.high is None:
-        return "unknown"
-    return f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]"
+    return "unknown" if effect is None or effect.low is None else interval_text(effect, 3)
 
 
 @claim(

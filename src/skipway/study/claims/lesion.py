@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Final
 
-from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import drawn, whole
+from skipway.study.claim import Bench, Judgement, claim
+from skipway.study.claims._rows import drawn, verdict_by_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,16 +26,10 @@ def judged(outcome: StudyOutcome) -> Judgement:
     residual = {name: values for name, values in lost.items() if not name.startswith("plain")}
     hardly = {name: bool(values) and statistics.mean(values) < _LITTLE for name, values in residual.items()}
     destroyed = bool(lost["plain"]) and statistics.mean(lost["plain"]) > _MUCH
-    verdict: Verdict = "does not hold"
-    if destroyed and all(hardly.values()):
-        verdict = "holds"
-    elif destroyed and any(hardly.values()):
-        verdict = "holds only if"
+    verdict, condition = verdict_by_kind(hardly, provided=destroyed)
     return Judgement(
         verdict=verdict,
-        condition=f"the unit is {' or '.join(name for name, does in hardly.items() if does)}"
-        if verdict == "holds only if"
-        else "",
+        condition=condition,
         figure="share of what was learnt that the median deletion costs: "
         + "; ".join(f"{name} {_percent(values)}" for name, values in lost.items()),
         words="; ".join(filter(None, (_words(row) for row in outcome.rows))),
@@ -81,4 +75,4 @@ def _words(row: RowRuns) -> str:
 )
 def check(bench: Bench) -> Judgement:
     """The study of that name."""
-    return judged(whole(bench.study("lesion")))
+    return judged(bench.study("lesion"))

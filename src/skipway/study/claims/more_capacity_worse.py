@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import in_every_seed, loss_words, row_numbers, whole
+from skipway.study.claims._rows import in_every_seed, loss_words, row_numbers
 
 if TYPE_CHECKING:
     from skipway.study.outcome import RowRuns, StudyOutcome
@@ -55,4 +55,4 @@ def _parameters(row: RowRuns) -> int:
 )
 def check(bench: Bench) -> Judgement:
     """Rows of ``table1``."""
-    return judged(whole(bench.study("table1")))
+    return judged(bench.study("table1"))

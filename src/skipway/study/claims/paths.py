@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import drawn, whole
+from skipway.study.claim import Bench, Judgement, claim
+from skipway.study.claims._rows import drawn, verdict_by_kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,18 +17,17 @@ __all__ = ["judged"]
 
 def judged(outcome: StudyOutcome) -> Judgement:
     """By the spectra of the study ``paths``."""
-    numbers, figures, short = {}, [], []
+    numbers, figures, short = {}, [], dict[str, bool]()
     for row in outcome.rows:
         spectra = [row.measured[seed] for seed in sorted(row.measured) if "mean_length" in row.measured[seed]]
-        short.append(bool(spectra) and all(_short(spectrum) for spectrum in spectra))
+        short[row.row.label] = bool(spectra) and all(_short(spectrum) for spectrum in spectra)
         numbers[row.row.label] = {str(k): dict(v) for k, v in row.measured.items()}
         if spectra:
             figures.append(f"{row.row.label}: {_words(spectra)}")
-    verdict: Verdict = "holds" if short and all(short) else "holds only if" if any(short) else "does not hold"
-    names = [row.row.label for row, is_short in zip(outcome.rows, short, strict=True) if is_short]
+    verdict, condition = verdict_by_kind(short)
     return Judgement(
         verdict=verdict,
-        condition=f"the unit is {' or '.join(names)}" if verdict == "holds only if" else "",
+        condition=condition,
         figure="; ".join(figures) or "no net was trained to the end",
         words="Veit et al. report 5 to 17 of 54 units, from the count of paths times the mean norm of single sampled "
         "paths; the exact part of each length is a vector sum, in which paths may cancel.",
@@ -61,4 +60,4 @@ def _words(spectra: Sequence[Mapping[str, float]]) -> str:
 )
 def check(bench: Bench) -> Judgement:
     """The study of that name."""
-    return judged(whole(bench.study("paths")))
+    return judged(bench.study("paths"))

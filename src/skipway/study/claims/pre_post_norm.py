@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import drawn, loss_words, row_numbers, whole
+from skipway.study.claims._rows import drawn, loss_words, row_numbers
 
 if TYPE_CHECKING:
     from skipway.study.outcome import RowRuns, StudyOutcome
@@ -68,4 +68,4 @@ def _all_failed(row: RowRuns) -> bool:
 )
 def check(bench: Bench) -> Judgement:
     """The study of that name."""
-    return judged(whole(bench.study("pre-post-norm")))
+    return judged(bench.study("pre-post-norm"))

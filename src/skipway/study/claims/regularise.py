@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import error_words, in_every_seed, loss_words, row_numbers, whole
+from skipway.study.claims._rows import error_words, in_every_seed, loss_words, row_numbers
 
 if TYPE_CHECKING:
     from skipway.study.outcome import RowRuns
@@ -47,5 +47,5 @@ def judged(original: RowRuns, preact: RowRuns) -> Judgement:
 )
 def check(bench: Bench) -> Judgement:
     """Two rows of ``table2``."""
-    table = whole(bench.study("table2"))
+    table = bench.study("table2")
     return judged(table.row("original", "110 layers"), table.row("full pre-activation", "110 layers"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipway.study.claim import Bench, Judgement, Verdict, claim
-from skipway.study.claims._rows import drawn, error_words, mean_rank, row_numbers, whole
+from skipway.study.claims._rows import drawn, error_words, mean_rank, row_numbers
 
 if TYPE_CHECKING:
     from skipway.study.outcome import StudyOutcome
@@ -44,4 +44,4 @@ def judged(outcome: StudyOutcome) -> Judgement:
 )
 def check(bench: Bench) -> Judgement:
     """The study of that name."""
-    return judged(whole(bench.study("table5")))
+    return judged(bench.study("table5"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from skipway.spec import DataSpec, RunSpec
-from skipway.study.budgets import image_settings
+from skipway.study.budgets import by_budget, image_settings
 from skipway.study.published import Row, Study, add_study
 from skipway.train.recipes import find_recipe
 
@@ -24,8 +24,8 @@ def settings(budget: Budget) -> RunSpec:
 
 def rows(budget: Budget) -> tuple[Row, ...]:
     """152 and 200 layers, stood in for by 34 and 50 of the same family where that cannot be paid for."""
-    small, large = {"quick": ("resnet18", "resnet18"), "standard": ("resnet34", "resnet50")}.get(
-        budget, ("resnet152", "resnet200")
+    small, large = by_budget(
+        budget, quick=("resnet18", "resnet18"), standard=("resnet34", "resnet50"), paper=("resnet152", "resnet200")
     )
     found = (
         Row(label="ResNet-152", model=small, published=21.3),
@@ -44,7 +44,7 @@ add_study(
         question="does pre-activation help on ImageNet, and the more the deeper?",
         rows=rows,
         settings=settings,
-        seeds=lambda budget: {"quick": 1, "standard": 3}.get(budget, 1),
+        seeds=lambda budget: by_budget(budget, quick=1, standard=3, paper=1),
         published="top-1 error %, single crop of 320 pixels, one run",
         scaled={
             "quick": "18 layers on scikit-learn's digits, 150 steps of 64",
