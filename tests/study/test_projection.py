@@ -240,3 +240,8 @@ def test_every_study_is_projected(name: str) -> None:
     assert len(found.rows) == len(STUDIES[name].rows("quick"))
     assert all(row.cost.step_sec > 0 and row.cost.forward_flops > 0 for row in found.rows)
     assert str(found)
+
+
+def test_a_folder_of_data_is_not_handed_to_data_without_files(tmp_path: Path) -> None:
+    found = project("pre-post-norm", "quick", root=str(tmp_path), only=["pre-norm, no warm-up, 6 layers"])
+    assert [row.spec.data.root for row in found.rows] == [None]
