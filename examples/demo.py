@@ -17,8 +17,8 @@ from skipway.cli.compare_display import CompareDisplay
 from skipway.parts import Part, Text
 from skipway.report import signal_map
 from skipway.report.console import show
-from skipway.study.answer import answer
-from skipway.study.tables import cost_table, result_table
+from skipway.study.comparison.answer import answer
+from skipway.study.comparison.tables import cost_table, result_table
 
 MODELS = ("plain56", "resnet56", "resnet56@preact")
 OUT = Path("runs") / "demo"

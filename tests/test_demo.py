@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from skipway.study.worker import carry_out
+from skipway.study.jobs.worker import carry_out
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,9 +31,9 @@ def test_demo_in_small(
     demo: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "skipway.study.pool.run_jobs", lambda jobs, **_: {job: carry_out(job) for job in jobs}
+        "skipway.study.jobs.pool.run_jobs", lambda jobs, **_: {job: carry_out(job) for job in jobs}
     )  # in this process, which has torch already
-    monkeypatch.setattr("skipway.study.speed.cores", lambda: 1)
+    monkeypatch.setattr("skipway.study.jobs.speed.cores", lambda: 1)
     assert demo.main(("plain8", "resnet8"), out=tmp_path / "demo", steps=4, seeds=1) == 0
     out = capsys.readouterr().out
     assert "━━ skipway compare plain8 resnet8 ━━" in out

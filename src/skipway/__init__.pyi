@@ -25,14 +25,14 @@ from skipway.spec import RecipeSpec as RecipeSpec
 from skipway.spec import RunSpec as RunSpec
 from skipway.spec import ScheduleSpec as ScheduleSpec
 from skipway.study.compare import compare as compare
-from skipway.study.comparison import Comparison as Comparison
-from skipway.study.comparison import load_comparison as load_comparison
+from skipway.study.comparison.comparison import Comparison as Comparison
+from skipway.study.comparison.comparison import load_comparison as load_comparison
 from skipway.study.conduct import conduct as conduct
 from skipway.study.examine import Findings as Findings
 from skipway.study.examine import examine as examine
 from skipway.study.outcome import StudyOutcome as StudyOutcome
-from skipway.study.proof import Proof as Proof
 from skipway.study.prove import prove as prove
+from skipway.study.proving.proof import Proof as Proof
 from skipway.train.fit import resume as resume
 from skipway.train.plan import fit as fit
 from skipway.train.run import Run as Run

@@ -166,6 +166,9 @@ def test_show_says_what_each_memory_mode_keeps(capsys: pytest.CaptureFixture[str
     assert float(rows["keep"][1]) == pytest.approx(whole, rel=0.01)
     assert rows["keep"][2:] == ["MiB", "1.00×"]
     assert float(rows["recompute"][1]) < 0.6 * whole
+    # Units are the same for any batch: those of a thousand layers are not looked for in a whole one.
+    assert "batch float32[2,3,32,32]" in out
+    assert "In training, float32, 64 samples." in out
 
 
 def test_show_a_library_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from skipway.cli.compare_display import CompareDisplay
 from skipway.cli.complete import complete_claim, complete_list, complete_study
 from skipway.report import schema
 from skipway.study.claim import CLAIMS
-from skipway.study.listen import RunState
+from skipway.study.jobs.listen import RunState
 from skipway.study.published import STUDIES, Row
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "study"))

@@ -11,7 +11,7 @@ import pytest
 from filelock import FileLock
 
 import skipway
-from skipway.study.worker import carry_out
+from skipway.study.jobs.worker import carry_out
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made
@@ -19,14 +19,14 @@ import made
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from skipway.study.worker import Job, Outcome
+    from skipway.study.jobs.worker import Job, Outcome
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_core() -> Iterator[None]:
     """Tests run beside others: with a thread for each core, speeds would be measured waiting for them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skipway.study.speed.cores", lambda: 1)
+        patch.setattr("skipway.study.jobs.speed.cores", lambda: 1)
         yield
 
 
@@ -59,7 +59,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.extend(job.name for job in jobs)
         return {job: carry_out(job) for job in jobs}
 
-    monkeypatch.setattr("skipway.study.pool.run_jobs", run_jobs)
+    monkeypatch.setattr("skipway.study.jobs.pool.run_jobs", run_jobs)
     return done
 
 
@@ -70,4 +70,4 @@ def in_process_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def run_jobs(jobs: Sequence[Job], **_: object) -> dict[Job, Outcome]:
         return {job: carry_out(job) for job in jobs}
 
-    return lambda: monkeypatch.setattr("skipway.study.pool.run_jobs", run_jobs)
+    return lambda: monkeypatch.setattr("skipway.study.jobs.pool.run_jobs", run_jobs)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from skipway.study.claim import Claim, Judgement
 from skipway.study.outcome import RowRuns, StudyOutcome
 from skipway.study.published import Row, Study
-from skipway.study.record import Record, same_anywhere
+from skipway.study.records.record import Record, same_anywhere
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made

@@ -6,16 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from skipway.spec import DataSpec, RecipeSpec, RunSpec
-from skipway.study.comparison import Comparison, load_comparison
-from skipway.study.folder import ComparisonFolder
-from skipway.study.listen import StudyListener
-from skipway.study.plan import ComparisonPlan
+from skipway.study.comparison.comparison import Comparison, load_comparison
+from skipway.study.comparison.folder import ComparisonFolder
+from skipway.study.jobs.listen import StudyListener
+from skipway.study.jobs.plan import ComparisonPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from skipway.study.listen import RunState
+    from skipway.study.jobs.listen import RunState
 
 ENVIRONMENT: dict[str, Any] = {
     "torch": "2.9.0", "torchvision": "0.24.0", "numpy": "2.3.0", "lightning-fabric": "2.6.0", "skipway": "0.1.0",

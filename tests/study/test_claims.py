@@ -17,7 +17,7 @@ from skipway.report import dumps, schema, to_html, to_text
 from skipway.study.claim import CLAIMS, Bench, Claim, Judgement
 from skipway.study.claims_view import findings_parts, findings_report, number_rows
 from skipway.study.examine import Findings, examine
-from skipway.study.results import Results
+from skipway.study.records.results import Results
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fake

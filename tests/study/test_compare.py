@@ -16,9 +16,9 @@ import skipway
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RunSpec
 from skipway.study.compare import compare_settings, resume_comparison
-from skipway.study.folder import ComparisonFolder
-from skipway.study.machine import workers_and_threads
-from skipway.study.plan import ComparisonPlan
+from skipway.study.comparison.folder import ComparisonFolder
+from skipway.study.jobs.machine import workers_and_threads
+from skipway.study.jobs.plan import ComparisonPlan
 from skipway.train.plan import safe_name
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -260,17 +260,17 @@ def test_a_plan_goes_through_json() -> None:
     [(9, 2, None, (2, 1)), (1, 2, None, (1, 2)), (3, 16, None, (3, 5)), (9, 8, 2, (2, 4)), (2, 4, 9, (2, 2))],
 )
 def test_the_machine_is_shared_out(runs, cores, workers, expected, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skipway.study.machine.cores", lambda: cores)
+    monkeypatch.setattr("skipway.study.jobs.machine.cores", lambda: cores)
     settings = RunSpec(model="", accelerator="cpu")
     assert workers_and_threads(runs, settings, workers) == expected
 
 
 def test_one_run_for_each_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr("skipway.study.machine.cores", lambda: 16)
+    monkeypatch.setattr("skipway.study.jobs.machine.cores", lambda: 16)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 7")
     settings = RunSpec(model="", accelerator="cuda")
-    from skipway.study.machine import worker_devices
+    from skipway.study.jobs.machine import worker_devices
 
     assert worker_devices(settings) == ["5", "7"]
     assert workers_and_threads(9, settings, None) == (2, 8)

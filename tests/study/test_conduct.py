@@ -13,11 +13,11 @@ import pytest
 
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec
-from skipway.study import worker
 from skipway.study.conduct import conduct, study_outcome
+from skipway.study.jobs import worker
+from skipway.study.jobs.worker import Job, Outcome, carry_out
 from skipway.study.published import Row, Study
-from skipway.study.results import Results, run_name
-from skipway.study.worker import Job, Outcome, carry_out
+from skipway.study.records.results import Results, run_name
 from skipway.train.run import load_run
 
 sys.path.insert(0, str(Path(__file__).parent))

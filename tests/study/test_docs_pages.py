@@ -16,7 +16,7 @@ from skipway.study.claim import CLAIMS
 from skipway.study.docs import claims_page, tables_page, write_docs
 from skipway.study.markdown import escaped, to_markdown
 from skipway.study.published import Row
-from skipway.study.results import Results
+from skipway.study.records.results import Results
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fake

@@ -15,9 +15,9 @@ import skipway
 from skipway.cli import main
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RunSpec
-from skipway.study import pool
-from skipway.study.launch import LAUNCHERS, launcher_named
-from skipway.study.worker import Job, Outcome
+from skipway.study.jobs import pool
+from skipway.study.jobs.launch import LAUNCHERS, launcher_named
+from skipway.study.jobs.worker import Job, Outcome
 from skipway.train.folder import RunFolder
 from skipway.train.plan import plan_data
 
@@ -38,8 +38,8 @@ def test_the_launcher_of_this_machine() -> None:
 
 def test_a_missing_ray_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "skipway.study.ray_pool", raising=False)
-    monkeypatch.delattr("skipway.study.ray_pool", raising=False)
+    monkeypatch.delitem(sys.modules, "skipway.study.jobs.ray_pool", raising=False)
+    monkeypatch.delattr("skipway.study.jobs.ray_pool", raising=False)
     with pytest.raises(SkipwayError) as caught:
         skipway.compare(["resnet8"], out=tmp_path / "c", launcher="ray")
     assert str(caught.value) == (
@@ -161,7 +161,7 @@ def test_ctrl_c_stops_tasks_behind_a_checkpoint(tmp_path: Path, ray_jobs) -> Non
 
 @pytest.mark.exhaustive
 def test_a_folder_that_is_not_shared_is_said(tmp_path: Path, ray_jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    from skipway.study import ray_pool
+    from skipway.study.jobs import ray_pool
 
     one = job(tmp_path / "ray", "resnet8", 0, 4)
     monkeypatch.setattr(ray_pool, "_DELAY_SEC", 0.0)

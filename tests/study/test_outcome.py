@@ -120,6 +120,16 @@ def test_without_published_values_nothing_is_ordered() -> None:
     assert published_chart(found) is None
 
 
+def test_published_values_of_other_nets_are_told() -> None:
+    rows = [fake.row("a", "plain8", 5.0, [(9.0, 0.5)])]
+    found = fake.outcome(rows, others={"NIN": 8.81, "Highway": 7.72})
+    told = "also there, not trained here: NIN 8.81 · Highway 7.72"
+    assert told in repr(found)
+    assert told in to_text(outcome_report(found))
+    assert outcome_dict(found)["others"] == {"NIN": 8.81, "Highway": 7.72}
+    assert "also there" not in repr(fake.outcome(rows))
+
+
 def test_all_failed_is_no_order() -> None:
     found = fake.outcome([fake.row(k, "plain8", 5.0 + len(k), [(90.0, GUESS)]) for k in ("a", "bb")])
     assert ordering_text(found, "") == "no order to compare: fewer than two rows are known, or all of them failed."

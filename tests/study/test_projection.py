@@ -14,11 +14,11 @@ import skipway
 from skipway.errors import SkipwayError
 from skipway.report import dumps
 from skipway.spec import DataSpec, Memory, OptimizerSpec, RecipeSpec, RunSpec, ScheduleSpec
-from skipway.study import cost
-from skipway.study.cost import StepCost, step_cost
-from skipway.study.projection import ProjectedRow, Projection, project
+from skipway.study.jobs.speed import Bench
+from skipway.study.projection import cost
+from skipway.study.projection.cost import StepCost, step_cost
+from skipway.study.projection.projection import ProjectedRow, Projection, project
 from skipway.study.published import STUDIES, Row, Study
-from skipway.study.speed import Bench
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 import skipway
-from skipway.study.proof import Arm, judge_arms
-from skipway.study.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
-from skipway.study.remedies import remedies_for
-from skipway.study.trial import Course, TrialSettings
-from skipway.study.trial_task import task_for
+from skipway.study.proving.proof import Arm, judge_arms
+from skipway.study.proving.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
+from skipway.study.proving.remedies import remedies_for
+from skipway.study.proving.trial import Course, TrialSettings
+from skipway.study.proving.trial_task import task_for
 from skipway.units.locate import locate
 
 D = 16

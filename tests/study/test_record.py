@@ -12,8 +12,8 @@ import pytest
 
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RecipeSpec, RunSpec
-from skipway.study.record import Record, same_anywhere, told_apart_by
-from skipway.study.results import Results, run_name
+from skipway.study.records.record import Record, same_anywhere, told_apart_by
+from skipway.study.records.results import Results, run_name
 from skipway.train.run import load_run
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -11,11 +11,11 @@ import jsonschema
 
 from skipway.report import dumps, schema, to_text
 from skipway.spec import DataSpec, RunSpec
-from skipway.study.comparison import SCHEMA_VERSION
+from skipway.study.comparison.comparison import SCHEMA_VERSION
+from skipway.study.comparison.view import comparison_parts, comparison_report
 from skipway.study.curves import learning_curves
-from skipway.study.plan import ComparisonPlan
+from skipway.study.jobs.plan import ComparisonPlan
 from skipway.study.summary import training_failed
-from skipway.study.view import comparison_parts, comparison_report
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made
@@ -173,7 +173,7 @@ def test_a_long_curve_has_few_points(tmp_path: Path) -> None:
 def test_the_command_says_what_differs_from_the_defaults() -> None:
     from dataclasses import replace
 
-    from skipway.study.command import command_of
+    from skipway.study.jobs.command import command_of
     from skipway.train.recipes import find_recipe
 
     recipe = find_recipe("quick")

@@ -90,7 +90,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import multiprocessing\n"
-        "from skipway.study.worker import check_not_importing\n"
+        "from skipway.study.jobs.worker import check_not_importing\n"
         "check_not_importing()\n"
         "worker = multiprocessing.get_context('spawn').Process(target=print)\n"
         "worker.start()\n"

@@ -78,7 +78,14 @@ def list_command(
 @app.command("show")
 def show_command(
     name: Annotated[str, typer.Argument(help=f"a model: {_NAMES}; or a design", autocompletion=complete_model)],
-    batch: Annotated[int, typer.Option(min=1, help="Samples in the batch that FLOPs and bytes are counted for.")] = 2,
+    batch: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Samples for which it is said what each memory mode keeps; of models that are not ours, for which "
+            "FLOPs and bytes are counted.",
+        ),
+    ] = 2,
 ) -> int:
     """Show a model: parameters, FLOPs, activation bytes, residual units and their forms; or a design."""
     from skipway.cli.show import run_show

@@ -41,7 +41,7 @@ def claims_command(
     from skipway.study.budgets import as_budget
     from skipway.study.claim import CLAIMS
     from skipway.study.examine import examine
-    from skipway.study.results import Results
+    from skipway.study.records.results import Results
 
     check_html(html)
     with as_usage("--budget"):

@@ -12,7 +12,7 @@ from skipway.cli.failures import INTERRUPTED, UsageProblemError
 from skipway.cli.study_options import Launcher, Workers
 
 if TYPE_CHECKING:
-    from skipway.study.comparison import Comparison
+    from skipway.study.comparison.comparison import Comparison
 
 __all__ = ["compare_command"]
 
@@ -89,7 +89,7 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     if test_every is None:
         from dataclasses import replace
 
-        from skipway.study.plan import tests_along
+        from skipway.study.jobs.plan import tests_along
 
         settings = replace(settings, test_every=tests_along(settings.recipe.steps))
     with CompareDisplay() as display:
@@ -111,7 +111,7 @@ def _resumed(context: typer.Context, folder: Path, workers: int | None, launcher
 
 def _reported(comparison: "Comparison", display: CompareDisplay) -> int:
     from skipway.report.console import show
-    from skipway.study.view import comparison_parts
+    from skipway.study.comparison.view import comparison_parts
 
     show(comparison_parts(comparison))
     if comparison.complete:

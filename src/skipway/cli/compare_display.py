@@ -9,14 +9,14 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 
 from skipway.cli.lasting_console import LastingConsole
 from skipway.cli.progress_display import ProgressDisplay
-from skipway.study.listen import StudyListener
+from skipway.study.jobs.listen import StudyListener
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.progress import TaskID
 
-    from skipway.study.listen import RunState
+    from skipway.study.jobs.listen import RunState
 
 __all__ = ["CompareDisplay"]
 

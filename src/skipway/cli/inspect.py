@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from skipway.diagnostics.inspection import Inspection
     from skipway.diagnostics.measure import Loss
     from skipway.models.load import Batch
-    from skipway.study.proof import Proof
+    from skipway.study.proving.proof import Proof
 
 __all__ = ["Request", "run_inspect"]
 

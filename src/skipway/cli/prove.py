@@ -14,8 +14,8 @@ from skipway.cli.progress_display import ProgressDisplay
 from skipway.errors import SkipwayError
 from skipway.models.load import load_model
 from skipway.study.prove import prove
-from skipway.study.remedies import remedies_for
-from skipway.study.trial import TrialSettings, Watcher
+from skipway.study.proving.remedies import remedies_for
+from skipway.study.proving.trial import TrialSettings, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from skipway.diagnostics.inspection import Inspection
     from skipway.models.load import Batch, LoadedModel
-    from skipway.study.proof import Proof
+    from skipway.study.proving.proof import Proof
 
 __all__ = ["prove_findings"]
 

@@ -26,9 +26,9 @@ def report_command(
     """Report on runs and comparisons again, from their folders alone."""
     from skipway.report import dumps, write_html
     from skipway.report.console import show
-    from skipway.study.comparison import load_comparison
-    from skipway.study.runs import runs_dict, runs_parts, runs_report
-    from skipway.study.view import comparison_parts, comparison_report
+    from skipway.study.comparison.comparison import load_comparison
+    from skipway.study.comparison.runs import runs_dict, runs_parts, runs_report
+    from skipway.study.comparison.view import comparison_parts, comparison_report
     from skipway.train.folder import there
     from skipway.train.run import load_run
 

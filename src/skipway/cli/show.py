@@ -13,7 +13,7 @@ from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
 from skipway.models import Net
 from skipway.models.load import load_model
-from skipway.models.memory import activation_bytes
+from skipway.models.memory import FEW, activation_bytes
 from skipway.parts import Table
 from skipway.report import inspection_parts
 from skipway.report.console import show
@@ -38,7 +38,11 @@ def run_show(name: str, batch_size: int) -> int:
             f"skipway inspect {name} --structure-only --input 2,3,224,224",
         )  # fmt: skip
     loaded.model.eval()
-    inspection = inspect(loaded.model, loaded.batch, structure_only=True)
+    batch = loaded.batch
+    if isinstance(loaded.model, Net):
+        # The structure is the same for any number of samples; what memory they take is worked out below.
+        batch = loaded.model.dummy_input(min(batch_size, FEW[0]))
+    inspection = inspect(loaded.model, batch, structure_only=True)
     # Its last part is about findings, and nothing was measured that a rule could look at.
     parts: list[Part] = [*inspection_parts(replace(inspection, model=name, findings=[]))[:-1]]
     if isinstance(loaded.model, Net):
@@ -50,7 +54,7 @@ def run_show(name: str, batch_size: int) -> int:
 
 def _memory_part(net: Net, batch_size: int) -> Table:
     """What a training step keeps, by mode; worked out from a few samples, as ``--memory auto`` does."""
-    needs = activation_bytes(net.train(), net.stack, net.dummy_input(min(batch_size, 4)))
+    needs = activation_bytes(net.train(), net.stack, net.dummy_input(min(batch_size, FEW[1])))
     whole = needs["keep"].of(batch_size)
     rows = tuple(
         (mode, bytes_text(need.of(batch_size)), f"{need.of(batch_size) / whole:.2f}×") for mode, need in needs.items()

@@ -42,9 +42,9 @@ def study_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
     """Train what a study asks for, as far as it is not on record, and report it beside the published table."""
     from skipway.study.budgets import as_budget
     from skipway.study.conduct import conduct, rows_named
-    from skipway.study.launch import launcher_named
+    from skipway.study.jobs.launch import launcher_named
     from skipway.study.published import STUDIES
-    from skipway.study.results import Results
+    from skipway.study.records.results import Results
 
     check_html(html)
     with as_usage("--budget"):
@@ -58,7 +58,7 @@ def study_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
         launcher_named(launcher)
     data = whole_path(root)
     if dry_run:
-        from skipway.study.projection import project
+        from skipway.study.projection.projection import project
 
         show_result(project(found, checked, root=data, seeds=seeds, only=rows, workers=workers), json=json, html=html)
         return 0

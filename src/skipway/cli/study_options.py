@@ -10,7 +10,7 @@ import typer
 from skipway.cli.complete import complete_from
 from skipway.cli.train_options import Root
 from skipway.study.budgets import BUDGETS
-from skipway.study.launch import LAUNCHERS
+from skipway.study.jobs.launch import LAUNCHERS
 
 __all__ = ["Budget", "Html", "Json", "Launcher", "Out", "Results", "Root", "Workers"]
 

@@ -9,7 +9,7 @@ from skipway.parts import Lines, Part, Section, Series, Skipped, Table, Text, To
 from skipway.report.numbers import short
 
 if TYPE_CHECKING:
-    from skipway.study.proof import Arm, Proof, ProofVerdict
+    from skipway.study.proving.proof import Arm, Proof, ProofVerdict
 
 __all__ = ["proof_parts"]
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from skipway.parts import Part
-    from skipway.study.listen import StudyListener
+    from skipway.study.jobs.listen import StudyListener
     from skipway.study.outcome import StudyOutcome
-    from skipway.study.results import Results
+    from skipway.study.records.results import Results
 
 __all__ = ["CLAIMS", "VERDICTS", "Bench", "Claim", "Judgement", "Verdict", "claim"]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RunSpec
-from skipway.study.comparison import Comparison, load_comparison
-from skipway.study.folder import ComparisonFolder
-from skipway.study.launch import launcher_named
-from skipway.study.listen import StudyListener
-from skipway.study.machine import worker_devices, workers_and_threads
-from skipway.study.plan import ComparisonPlan, check_models, seeds_from, tests_along
-from skipway.study.watch import Watch
-from skipway.study.worker import Job, Outcome, check_not_importing
+from skipway.study.comparison.comparison import Comparison, load_comparison
+from skipway.study.comparison.folder import ComparisonFolder
+from skipway.study.jobs.launch import launcher_named
+from skipway.study.jobs.listen import StudyListener
+from skipway.study.jobs.machine import worker_devices, workers_and_threads
+from skipway.study.jobs.plan import ComparisonPlan, check_models, seeds_from, tests_along
+from skipway.study.jobs.watch import Watch
+from skipway.study.jobs.worker import Job, Outcome, check_not_importing
 from skipway.train.folder import there
 from skipway.train.plan import plan_data, safe_name
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from skipway.spec import RecipeSpec
-    from skipway.study.launch import Launcher
+    from skipway.study.jobs.launch import Launcher
 
 __all__ = ["compare", "compare_settings", "resume_comparison"]
 
@@ -170,7 +170,7 @@ def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, launch: Launcher,
     }  # fmt: skip
     to_do = [job for pair, job in jobs.items() if not folder.run(*pair).finished]
     if to_do:
-        from skipway.study.check import check_plan
+        from skipway.study.jobs.check import check_plan
 
         check_plan(plan, list(dict.fromkeys(job.spec.model for job in to_do)))
     with folder.locked():
@@ -227,7 +227,7 @@ def _measure_speeds(plan: ComparisonPlan, folder: ComparisonFolder, listener: St
     for model in plan.models:
         if model in known:
             continue
-        from skipway.study.speed import measure_speed
+        from skipway.study.jobs.speed import measure_speed
 
         listener.measuring(model)
         try:

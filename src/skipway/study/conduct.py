@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.errors import SkipwayError, UnknownNameError
-from skipway.study.launch import launcher_named
-from skipway.study.listen import StudyListener
-from skipway.study.machine import worker_devices, workers_and_threads
+from skipway.study.jobs.launch import launcher_named
+from skipway.study.jobs.listen import StudyListener
+from skipway.study.jobs.machine import worker_devices, workers_and_threads
+from skipway.study.jobs.plan import ComparisonPlan, seeds_from
+from skipway.study.jobs.watch import Watch
+from skipway.study.jobs.worker import Job, Outcome, check_not_importing
 from skipway.study.outcome import RowRuns, StudyOutcome
-from skipway.study.plan import ComparisonPlan, seeds_from
-from skipway.study.provenance import code_commit
 from skipway.study.published import STUDIES
-from skipway.study.record import Record, told_apart_by
-from skipway.study.results import Results, run_name
-from skipway.study.watch import Watch
-from skipway.study.worker import Job, Outcome, check_not_importing
+from skipway.study.records.provenance import code_commit
+from skipway.study.records.record import Record, told_apart_by
+from skipway.study.records.results import Results, run_name
 from skipway.train.folder import RunFolder, there
 from skipway.train.run import load_run
 
@@ -272,7 +272,7 @@ def _job(spec: RunSpec, name: str, out: Path, threads: int) -> Job:
 
 def _check(jobs: Sequence[Job]) -> None:
     """Refuse before the first run what can be refused: each net is built once, its data opened."""
-    from skipway.study.check import check_plan
+    from skipway.study.jobs.check import check_plan
 
     by_settings: dict[RunSpec, list[str]] = {}
     for job in jobs:

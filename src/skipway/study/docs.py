@@ -18,7 +18,7 @@ from skipway.study.claim import VERDICTS
 from skipway.study.conduct import study_outcome
 from skipway.study.markdown import to_markdown
 from skipway.study.published import STUDIES
-from skipway.study.results import Results
+from skipway.study.records.results import Results
 from skipway.train.folder import read_json
 
 if TYPE_CHECKING:
@@ -136,8 +136,8 @@ def _study_section(study: Study, results: Results) -> Section | None:
     parts = tuple(_budget_section(outcome) for outcome in outcomes if outcome is not None)
     if not parts:
         return None
-    published = f"Published: {study.published}; {study.source}." if study.published else f"Source: {study.source}."
-    head = Text(text=f"{tables.question_text(study)}\n{published}")
+    lines = (f"{line[:1].upper()}{line[1:]}." for line in tables.published_text(study).splitlines())
+    head = Text(text="\n".join([tables.question_text(study), *lines]))
     return Section(title=f"{study.id}: {study.title}", parts=(head, *parts))
 
 

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.study.claim import CLAIMS, Bench, Claim, Judgement
-from skipway.study.machine import cores
-from skipway.study.provenance import code_commit, file_commit
-from skipway.study.results import Results
+from skipway.study.jobs.machine import cores
+from skipway.study.records.provenance import code_commit, file_commit
+from skipway.study.records.results import Results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from skipway.parts import Part
     from skipway.study.budgets import Budget
-    from skipway.study.listen import StudyListener
+    from skipway.study.jobs.listen import StudyListener
 
 __all__ = ["Examined", "Findings", "examine"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skipway.parts import Part
     from skipway.study.budgets import Budget
     from skipway.study.published import Row, Study
-    from skipway.study.record import Record
+    from skipway.study.records.record import Record
 
 __all__ = ["SCHEMA_VERSION", "RowRuns", "StudyOutcome"]
 

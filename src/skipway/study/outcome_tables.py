@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Series, Table
 from skipway.report.numbers import short
+from skipway.study.comparison.tables import effect_text, spread_text
+from skipway.study.comparison.view import environment_lines, recipe_line
 from skipway.study.effects import spread
-from skipway.study.tables import effect_text, spread_text
-from skipway.study.view import environment_lines, recipe_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAILED", "duration_text", "effect_table", "go_on", "how_lines", "measured_charts", "measured_table",
-    "missing_text", "ordering_text", "published_chart", "question_text", "row_table",
+    "missing_text", "ordering_text", "published_chart", "published_text", "question_text", "row_table",
 ]  # fmt: skip
 
 FAILED: Final = (
@@ -40,6 +40,16 @@ def question_text(study: Study) -> str:
     """What the rows are to tell, as a sentence."""
     question = study.question
     return question[:1].upper() + question[1:]
+
+
+def published_text(study: Study) -> str:
+    """What the published numbers are, where they are from, and those of nets that are not trained here."""
+    if not study.published:
+        return f"source: {study.source}"
+    others = " · ".join(f"{label} {value:.2f}" for label, value in study.others.items())
+    return f"published: {study.published}; {study.source}" + (
+        f"\nalso there, not trained here: {others}" if others else ""
+    )
 
 
 def row_table(outcome: StudyOutcome, group: str) -> Table:

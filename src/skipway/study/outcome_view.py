@@ -62,6 +62,7 @@ def outcome_dict(outcome: StudyOutcome) -> dict[str, Any]:
         "question": study.question,
         "source": study.source,
         "published": study.published,
+        "others": dict(study.others),
         "budget": outcome.budget,
         "scaled": study.scaled.get(outcome.budget, ""),
         "complete": outcome.complete,
@@ -130,7 +131,7 @@ def _context(outcome: StudyOutcome) -> list[Text]:
     study = outcome.study
     scaled = study.scaled.get(outcome.budget, "")
     failed = any(row.failed for row in outcome.rows)
-    published = f"published: {study.published}; {study.source}" if study.published else f"source: {study.source}"
+    published = tables.published_text(study)
     return [
         *([Text(text=f"at budget {outcome.budget}: {scaled}")] if scaled else []),
         Text(text=f"{published}\n{tables.FAILED}" if failed else published, tone="muted"),

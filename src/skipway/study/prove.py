@@ -13,10 +13,10 @@ from torch import nn
 
 from skipway.diagnostics.finding import Finding
 from skipway.errors import SkipwayError
-from skipway.study.proof import AS_IT_IS, Arm, Proof, judge_arms
-from skipway.study.remedies import Remedy, provable_rules, remedies_for
-from skipway.study.trial import TrialSettings, Watcher, train_once
-from skipway.study.trial_task import Task, task_for
+from skipway.study.proving.proof import AS_IT_IS, Arm, Proof, judge_arms
+from skipway.study.proving.remedies import Remedy, provable_rules, remedies_for
+from skipway.study.proving.trial import TrialSettings, Watcher, train_once
+from skipway.study.proving.trial_task import Task, task_for
 from skipway.trace.batch import Batch, unwrapped
 
 if TYPE_CHECKING:

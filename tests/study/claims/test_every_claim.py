@@ -13,7 +13,7 @@ import torch
 from skipway.report import to_text
 from skipway.study.budgets import BUDGETS
 from skipway.study.claim import CLAIMS, VERDICTS, Bench, Judgement
-from skipway.study.results import Results
+from skipway.study.records.results import Results
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,8 +28,8 @@ from skipway.study.claims import (
 )
 from skipway.study.outcome import RowRuns, StudyOutcome
 from skipway.study.published import STUDIES
-from skipway.study.record import Record
-from skipway.study.results import Results
+from skipway.study.records.record import Record
+from skipway.study.records.results import Results
 from study.made import ENVIRONMENT
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from skipway.parts import Text
+from skipway.study.comparison.tables import spread_text
 from skipway.study.rank import centre
-from skipway.study.tables import spread_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from skipway.study.claim import Bench, Judgement, claim
 from skipway.study.claims._rows import drawn, error_words, in_every_seed, loss_words, row_numbers, verdict_by_kind
-from skipway.study.tables import interval_text
+from skipway.study.comparison.tables import interval_text
 
 if TYPE_CHECKING:
     from skipway.study.outcome import StudyOutcome

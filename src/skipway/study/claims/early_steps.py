@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from skipway.parts import Lines, Series
 from skipway.study.claim import Bench, Judgement, Verdict, claim
 from skipway.study.claims._measures import GUESS, digits_curve
+from skipway.study.comparison.tables import interval_text
 from skipway.study.effects import Effect, paired_effect
-from skipway.study.tables import interval_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

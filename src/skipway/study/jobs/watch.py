@@ -6,14 +6,14 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
-from skipway.study.listen import RunState
+from skipway.study.jobs.listen import RunState
 from skipway.study.summary import as_number
 from skipway.train.folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from skipway.study.worker import Job, Outcome
+    from skipway.study.jobs.worker import Job, Outcome
 
 __all__ = ["Watch"]
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.parts import Part, Table, Text
 from skipway.report.numbers import bytes_text, count_text, short
+from skipway.study.comparison.view import recipe_line
 from skipway.study.outcome_tables import duration_text
-from skipway.study.projection import SCHEMA, on_gpus
-from skipway.study.view import recipe_line
+from skipway.study.projection.projection import SCHEMA, on_gpus
 
 if TYPE_CHECKING:
-    from skipway.study.projection import ProjectedRow, Projection
+    from skipway.study.projection.projection import ProjectedRow, Projection
 
 __all__ = ["projection_dict", "projection_parts"]
 

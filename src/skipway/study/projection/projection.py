@@ -11,8 +11,8 @@ from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.spec import OptimizerSpec, RecipeSpec, RunSpec
 from skipway.study.conduct import row_spec, rows_named
-from skipway.study.machine import worker_devices, workers_and_threads
-from skipway.study.plan import seeds_from
+from skipway.study.jobs.machine import worker_devices, workers_and_threads
+from skipway.study.jobs.plan import seeds_from
 from skipway.study.published import STUDIES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skipway.parts import Part
     from skipway.spec import DataSpec
     from skipway.study.budgets import Budget
-    from skipway.study.cost import StepCost
+    from skipway.study.projection.cost import StepCost
     from skipway.study.published import Row, Study
 
 __all__ = ["SCHEMA", "ProjectedRow", "Projection", "project"]
@@ -95,12 +95,12 @@ class Projection(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The projection as JSON-ready values; `schema` names the version of this layout."""
-        from skipway.study.projection_view import projection_dict
+        from skipway.study.projection.view import projection_dict
 
         return projection_dict(self)
 
     def _parts(self) -> tuple[Part, ...]:
-        from skipway.study.projection_view import projection_parts
+        from skipway.study.projection.view import projection_parts
 
         return projection_parts(self)
 
@@ -136,7 +136,7 @@ def project(
     Raises:
         SkipwayError: an unknown study or row; a net that does not fit its data.
     """
-    from skipway.study.cost import step_cost
+    from skipway.study.projection.cost import step_cost
 
     found = STUDIES[study] if isinstance(study, str) else study
     rows = rows_named(found, budget, only)
@@ -187,7 +187,7 @@ class _Data:
 
 def _open(spec: DataSpec, device: torch.device) -> Dataset:
     from skipway.data import open_data
-    from skipway.study.stand_in import SHAPES, StandIn
+    from skipway.study.projection.stand_in import SHAPES, StandIn
 
     try:
         return open_data(replace(spec, download=False), device=device)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
-from skipway.study.record import Record, told_apart_by
+from skipway.study.records.record import Record, told_apart_by
 from skipway.train.folder import RunFolder, read_json, there
 from skipway.train.kept import check_environment, check_result
 from skipway.train.plan import safe_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from skipway.study.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
+from skipway.study.proving.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
 from skipway.units.alteration import Alteration
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import ray
 import ray.exceptions as lost
 
 from skipway.errors import SkipwayError
-from skipway.study.worker import Job, Outcome, carry_out, set_up
+from skipway.study.jobs.worker import Job, Outcome, carry_out, set_up
 from skipway.train.folder import RunFolder
 from skipway.train.stop import stop_on_signals
 
@@ -67,7 +67,7 @@ def run_jobs(
     glance: Callable[[Collection[Job], dict[Job, Outcome]], None] | None = None,
     stopping: Callable[[], None] | None = None,
 ) -> dict[Job, Outcome]:
-    """As `skipway.study.pool.run_jobs`, on the workers of a Ray cluster.
+    """As `skipway.study.jobs.pool.run_jobs`, on the workers of a Ray cluster.
 
     The cluster is that of ``RAY_ADDRESS``, or the one running on this machine, or one started here for these jobs.
 

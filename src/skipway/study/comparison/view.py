@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from skipway.parts import FindingPart, Part, Section, Skipped, Text
 from skipway.report import signal_map, stream_profiles
-from skipway.study.answer import answer, question
-from skipway.study.command import command_of
+from skipway.study.comparison.answer import answer, question
+from skipway.study.comparison.tables import cost_table, result_table
 from skipway.study.curves import learning_curves
-from skipway.study.tables import cost_table, result_table
+from skipway.study.jobs.command import command_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from skipway.diagnostics.inspection import Inspection
     from skipway.spec import RunSpec
-    from skipway.study.comparison import Comparison
+    from skipway.study.comparison.comparison import Comparison
     from skipway.train.run import Run
 
 __all__ = ["comparison_parts", "comparison_report", "environment_lines", "figures", "recipe_line"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from skipway.models.memory import FEW, ActivationBytes, free_bytes, kept_bytes
-from skipway.study.speed import Bench, threads_and_generators, timed
+from skipway.study.jobs.speed import Bench, threads_and_generators, timed
 from skipway.trace.record import record
 
 if TYPE_CHECKING:

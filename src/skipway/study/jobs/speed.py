@@ -11,7 +11,7 @@ import torch
 
 from skipway.data import open_data
 from skipway.models.load_for import load_for
-from skipway.study.machine import cores
+from skipway.study.jobs.machine import cores
 from skipway.train.check import check_trainable
 from skipway.train.evaluate import cross_entropy
 from skipway.train.hardware import environment, resolve_layout

@@ -10,7 +10,7 @@ from skipway.report.numbers import count_text, short
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skipway.study.comparison import Comparison
+    from skipway.study.comparison.comparison import Comparison
     from skipway.study.effects import Effect, Spread
     from skipway.study.summary import Summary
 

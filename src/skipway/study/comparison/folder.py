@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
-from skipway.study.plan import ComparisonPlan
+from skipway.study.jobs.plan import ComparisonPlan
 from skipway.train.folder import RunFolder, read_json, there
 from skipway.train.plan import safe_name
 

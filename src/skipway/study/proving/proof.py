@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from skipway.parts import Part
-    from skipway.study.trial import Course
+    from skipway.study.proving.trial import Course
 
 __all__ = ["AS_IT_IS", "Arm", "Proof", "ProofVerdict", "Verdict", "judge_arms"]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["code_commit", "file_commit"]
 
-_SOURCE: Final = Path(__file__).parents[1]
+_SOURCE: Final = Path(__file__).parents[2]
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from skipway.train.recipes import RECIPES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from skipway.study.plan import ComparisonPlan
+    from skipway.study.jobs.plan import ComparisonPlan
 
 __all__ = ["command_of"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipway.parts import Text, Tone
-from skipway.study.tables import spread_text
+from skipway.study.comparison.tables import spread_text
 
 if TYPE_CHECKING:
-    from skipway.study.comparison import Comparison
+    from skipway.study.comparison.comparison import Comparison
     from skipway.study.effects import Effect
     from skipway.study.summary import Summary
 

@@ -9,7 +9,7 @@ from skipway.errors import MissingPackageError, UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from skipway.study.worker import Job, Outcome
+    from skipway.study.jobs.worker import Job, Outcome
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_named"]
 
@@ -29,7 +29,7 @@ class Launcher(Protocol):
         glance: Callable[[Collection[Job], dict[Job, Outcome]], None] | None = None,
         stopping: Callable[[], None] | None = None,
     ) -> dict[Job, Outcome]:
-        """As `skipway.study.pool.run_jobs`."""
+        """As `skipway.study.jobs.pool.run_jobs`."""
 
 
 def launcher_named(name: str) -> Launcher:
@@ -43,12 +43,12 @@ def launcher_named(name: str) -> Launcher:
         raise UnknownNameError("launcher", name, LAUNCHERS)
     if name == "ray":
         try:
-            from skipway.study import ray_pool
+            from skipway.study.jobs import ray_pool
         except ModuleNotFoundError as error:
             if error.name != "ray":
                 raise
             raise MissingPackageError("ray", "the launcher 'ray'", "ray") from None
         return ray_pool.run_jobs
-    from skipway.study import pool
+    from skipway.study.jobs import pool
 
     return pool.run_jobs

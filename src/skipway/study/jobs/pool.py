@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from skipway.study.worker import Job, Outcome, carry_out, set_up
+from skipway.study.jobs.worker import Job, Outcome, carry_out, set_up
 from skipway.train.stop import stop_on_signals
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.parts import Part, Section, Table, Text
 from skipway.report.numbers import count_text
+from skipway.study.comparison.view import environment_lines, figures, recipe_line
 from skipway.study.summary import as_number, training_failed
-from skipway.study.view import environment_lines, figures, recipe_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,8 +23,8 @@ from skipway.units.what_if import plan_alterations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from skipway.study.remedies import Remedy
-    from skipway.study.trial_task import Task
+    from skipway.study.proving.remedies import Remedy
+    from skipway.study.proving.trial_task import Task
     from skipway.trace.batch import Batch
     from skipway.units.locate import Located
 

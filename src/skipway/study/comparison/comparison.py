@@ -6,8 +6,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.report.shown import Shown
+from skipway.study.comparison.folder import ComparisonFolder
 from skipway.study.effects import Effect, paired_effect
-from skipway.study.folder import ComparisonFolder
 from skipway.study.summary import Summary, as_number
 from skipway.train.folder import there
 from skipway.train.run import Run
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from skipway.parts import Part, Table
-    from skipway.study.plan import ComparisonPlan
+    from skipway.study.jobs.plan import ComparisonPlan
 
 __all__ = ["SCHEMA_VERSION", "Comparison", "load_comparison"]
 
@@ -96,13 +96,13 @@ class Comparison(Shown):
 
     def table(self) -> Table:
         """The comparison in one table, a row for each design."""
-        from skipway.study.tables import whole_table
+        from skipway.study.comparison.tables import whole_table
 
         return whole_table(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON-ready values; `schema` names the version of this layout."""
-        from skipway.study.answer import answer
+        from skipway.study.comparison.answer import answer
 
         plan = self.plan.to_dict()
         return {
@@ -124,12 +124,12 @@ class Comparison(Shown):
         }
 
     def _parts(self) -> tuple[Part, ...]:
-        from skipway.study.view import comparison_parts
+        from skipway.study.comparison.view import comparison_parts
 
         return comparison_parts(self)
 
     def _report(self) -> tuple[Part, ...]:
-        from skipway.study.view import comparison_report
+        from skipway.study.comparison.view import comparison_report
 
         return comparison_report(self)
 

@@ -15,7 +15,7 @@ from skipway.train.check import check_trainable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from skipway.study.plan import ComparisonPlan
+    from skipway.study.jobs.plan import ComparisonPlan
 
 __all__ = ["check_plan"]
 

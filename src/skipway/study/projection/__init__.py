@@ -1,0 +1,1 @@
+"""What carrying a study out would take, before it is begun."""

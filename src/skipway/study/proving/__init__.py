@@ -1,0 +1,1 @@
+"""`skipway.prove`, its parts: fixes, short trainings, and what they showed."""

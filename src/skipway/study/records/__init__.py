@@ -1,0 +1,1 @@
+"""What is kept of runs, measurements and verdicts: small files without weights."""
