@@ -3,10 +3,10 @@
     python benchmarks/bf16_stream.py [--models NAME …] [--batch N] [--size P] [--seeds N] [--results FILE]
 
 For each net three passes with the same weights and images: float32; bf16 autocast as `skipway train` does it, where
-the stem's output, and so the whole stream of a convolutional net, is bf16; and bf16 autocast with the stream in float32,
-for twice the memory of the stream. Shown are the relative error of the logits, and the cosine between the gradients of
-each convolution's weights and those of float32, at the median over convolutions. bf16 is a matter of arithmetic here, not
-of speed: a processor without it computes the same slowly.
+the stem's output, and so the whole stream of a convolutional net, is bf16; and bf16 autocast with the stream in
+float32, for twice the memory of the stream. Shown are the relative error of the logits, and the cosine between the
+gradients of each convolution's weights and those of float32, at the median over convolutions. bf16 is a matter of
+arithmetic here, not of speed: a processor without it computes the same slowly.
 """
 
 from __future__ import annotations
