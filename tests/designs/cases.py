@@ -46,6 +46,7 @@ OPTIONS: Final = (
     "resnet20@multiply(plus_one=false)", "resnet20@mean(keep=variance)", "resnet20@dense(growth=3,compression=1)",
     "gpt_nano@pre_norm(init=gpt2)", "gpt_nano@pre_norm(norm=rms)", "gpt_nano@pre_norm(zero_init=true)",
     "bert_nano@post_norm(norm=rms)", "mlp40@highway(bias=-1)", "mlp40@dense(growth=4)",
+    "resnet20@revnet(shortcut=B)", "resnet20@momentum(shortcut=B)", "mlp40@momentum(gamma=0.5)",
 )  # fmt: skip
 PAIRS: Final = [f"{name}@{design}" for name in SMALL for design in FITS[backbone(name).family]] + list(OPTIONS)
 

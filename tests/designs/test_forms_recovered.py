@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from designs.cases import PAIRS, batch_for, build
 from designs.erase import erased
+from skipway.designs.momentum import Momentum
 from skipway.diagnostics.inspect import inspect
+from skipway.form import Op
 
 if TYPE_CHECKING:
     from skipway.form import UnitForm
@@ -29,9 +32,22 @@ def declared(model: Net) -> list[tuple[Any, ...]]:
     return [outline(form) for form in forms if form.merge != "none"]
 
 
-def recovered(model: nn.Module, x: Tensor) -> list[tuple[Any, ...]]:
-    """Outlines of the units that the inspector finds."""
-    return [outline(unit.form) for unit in inspect(model, x, structure_only=True).units]
+def recovered(model: nn.Module, x: Tensor, *, kind: str | None = None) -> list[tuple[Any, ...]]:
+    """Outlines of the units that the inspector finds, of all kinds or one."""
+    units = inspect(model, x, structure_only=True).units
+    return [outline(unit.form) for unit in units if kind in (None, unit.kind)]
+
+
+def velocities(model: Net) -> list[tuple[Any, ...]]:
+    """Outlines of ``γv + (1−γ)F(x)``, a second addition of each momentum unit but where the velocity is still zero.
+
+    The velocity is a stream of its own that runs around the unit before, hence a long skip.
+    """
+    design = model.design
+    if not isinstance(design, Momentum):
+        return []
+    forms = [unit.form for unit in model.stack.built_units() if unit.plan.role.paired and unit.plan.role.place]
+    return [outline(replace(form, shortcut=(Op("scale", design.gamma),))) for form in forms]
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -44,8 +60,10 @@ def test_forms(name: str) -> None:
         twin.train(mode)
         expected = declared(model)
         assert ("@plain" in name) == (not expected)
-        assert recovered(model, x) == expected
-        assert recovered(twin, x) == expected
+        for one in (model, twin):
+            more = velocities(model)
+            assert recovered(one, x, kind="long_skip") == more
+            assert recovered(one, x, kind="unit" if more else None) == expected
 
 
 def test_the_twin_says_nothing_and_computes_the_same() -> None:

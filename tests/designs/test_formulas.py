@@ -20,10 +20,11 @@ def randomised(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters())
 
 
-@pytest.mark.parametrize("design", cifar.FORMULAS)
+@pytest.mark.parametrize("design", [*cifar.FORMULAS, *cifar.STAGES])
 def test_convolutional(design: str) -> None:
     torch.manual_seed(0)
-    model = skipway.create_model(f"resnet14@{design}", width=8).double()
+    # Four units in the first stage, three of one shape in the others: even and odd.
+    model = skipway.create_model(f"resnet{26 if design in cifar.STAGES else 14}@{design}", width=8).double()
     state = randomised(model)
     strides = [unit.plan.branches[0].block.stride for unit in model.stack.built_units()]
     if design == "dense":
@@ -44,7 +45,7 @@ def test_convolutional(design: str) -> None:
 
 
 @pytest.mark.parametrize("backbone", ["gpt_nano", "bert_nano"])
-@pytest.mark.parametrize("design", tokens.FORMULAS)
+@pytest.mark.parametrize("design", [*tokens.FORMULAS, *tokens.PAIRS])
 def test_tokens(design: str, backbone: str) -> None:
     torch.manual_seed(0)
     model = skipway.create_model(f"{backbone}@{design}", depth=2, width=24).double()
@@ -66,7 +67,7 @@ def test_tokens(design: str, backbone: str) -> None:
 
 
 def test_every_design_has_a_formula() -> None:
-    written = {name.partition("(")[0] for name in (*cifar.FORMULAS, *tokens.FORMULAS)}
+    written = {name.partition("(")[0] for name in (*cifar.FORMULAS, *cifar.STAGES, *tokens.FORMULAS)}
     assert written == set(DESIGNS)
 
 

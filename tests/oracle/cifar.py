@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["FORMULAS", "Place", "cifar_net"]
+__all__ = ["FORMULAS", "STAGES", "Place", "cifar_net"]
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,16 @@ def normalise(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
 Formula = Callable[[Tensor, Place], Tensor]
 
 
-def preact(x: Tensor, u: Place) -> Tensor:
+def preact_branch(x: Tensor, u: Place) -> Tensor:
     """BN-ReLU-conv-BN-ReLU-conv; the first unit's leading pair is the stem's."""
     a = x if u.first else u.bn(x, "branches.0.norm1").clamp(min=0)
     second = "branches.0.norm1" if u.first else "branches.0.norm2"
-    return u.skip(x) + u.conv(u.bn(u.conv(a, 1, u.stride), second).clamp(min=0), 2)
+    return u.conv(u.bn(u.conv(a, 1, u.stride), second).clamp(min=0), 2)
+
+
+def preact(x: Tensor, u: Place) -> Tensor:
+    """h(x) + F(x)."""
+    return u.skip(x) + preact_branch(x, u)
 
 
 def relu_only_preact(x: Tensor, u: Place) -> Tensor:
@@ -152,6 +157,33 @@ def dropout(x: Tensor, u: Place, *, inverted: bool) -> Tensor:
     return (h * mask * (2 if inverted else 1) + u.normed(x)).clamp(min=0)
 
 
+def reversible_stage(x: Tensor, units: list[Place]) -> Tensor:
+    """Blocks of two units on two copies of x, closed as their mean; one that is over comes before them."""
+    if len(units) % 2:
+        x = preact(x, units[0])
+    y1 = y2 = x
+    for f, g in zip(units[len(units) % 2 :: 2], units[len(units) % 2 + 1 :: 2], strict=True):
+        y1 = y1 + preact_branch(y2, f)
+        y2 = y2 + preact_branch(y1, g)
+    return (y1 + y2) / 2
+
+
+def momentum_stage(x: Tensor, units: list[Place], gamma: float) -> Tensor:
+    """v' = γv + (1−γ)F(x), x' = x + v', from v = 0."""
+    v = torch.zeros_like(x)
+    for u in units:
+        v = gamma * v + (1 - gamma) * preact_branch(x, u)
+        x = x + v
+    return x
+
+
+# What units of one shape do together; the unit that changes the shape is one of `FORMULAS`.
+STAGES: Final[dict[str, tuple[Callable[[Tensor, list[Place]], Tensor], Formula]]] = {
+    "revnet": (reversible_stage, preact),
+    "revnet(shortcut=B)": (reversible_stage, preact_b),
+    "momentum": (lambda x, units: momentum_stage(x, units, 0.9), preact),
+    "momentum(gamma=0.3)": (lambda x, units: momentum_stage(x, units, 0.3), preact),
+}
 FORMULAS: Final[dict[str, Formula]] = {
     "plain": lambda x, u: u.normed(x).clamp(min=0),
     "post_act": lambda x, u: (u.skip(x) + u.normed(x)).clamp(min=0),
@@ -187,23 +219,39 @@ _CLOSED: Final = {
 }  # fmt: skip
 
 
+def staged(design: str, x: Tensor, units: list[Place]) -> Tensor:
+    """Stage by stage."""
+    together, changing = STAGES[design]
+    starts = [i for i, u in enumerate(units) if u.stride == 2]
+    for start, stop in zip([0, *starts], [*starts, len(units)], strict=True):
+        x = changing(x, units[start]) if start else x
+        x = together(x, units[start + (start > 0) : stop])
+    return x
+
+
 def cifar_net(design: str, state: dict[str, Tensor], strides: list[int], x: Tensor) -> Tensor:
     """The whole net in training mode: stem, units, last activation, average, classifier.
 
     Args:
-        design: key of `FORMULAS`.
+        design: key of `FORMULAS` or `STAGES`.
         state: parameters by their names in our model.
         strides: of each unit.
         x: (N,3,H,W).
     """
     y = normalise(convolve(x, state["stem.conv.weight"], 1), state["stem.norm.weight"], state["stem.norm.bias"])
     y = y.clamp(min=0)
+    places: list[Place] = []
     for i, stride in enumerate(strides):
         prefix = f"stack.units.{i}."
         weights = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-        y = FORMULAS[design](y, Place(weights, stride, first=i == 0, training=True))
-    if _CLOSED.get(design) == "norm":
+        places.append(Place(weights, stride, first=i == 0, training=True))
+    if design in STAGES:
+        y = staged(design, y, places)
+    else:
+        for place in places:
+            y = FORMULAS[design](y, place)
+    if _CLOSED.get(design) == "norm" or design in STAGES:
         y = normalise(y, state["stack.exit.norm1.weight"], state["stack.exit.norm1.bias"])
-    if design in _CLOSED:
+    if design in _CLOSED or design in STAGES:
         y = y.clamp(min=0)
     return y.mean((2, 3)) @ state["head.fc.weight"].T + state["head.fc.bias"]

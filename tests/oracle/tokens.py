@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-__all__ = ["FORMULAS", "layer_norm", "rms_norm", "text_net"]
+__all__ = ["FORMULAS", "PAIRS", "layer_norm", "rms_norm", "text_net"]
 
 Weights = dict[str, Tensor]
 Branch = Callable[[Tensor], Tensor]
@@ -73,6 +73,12 @@ FORMULAS: Final[dict[str, Callable[[Tensor, Branch, Branch, Weights, Callable[[T
     "multiply": lambda x, f, _g, _w, _n: x * (1 + f(x)),
     "dense": lambda x, f, _g, _w, _n: torch.cat((x, f(x)), -1),
 }
+# How each unit changes two streams: attention the first by what the second says, then the MLP the second; and a
+# position and its velocity.
+PAIRS: Final[dict[str, Callable[[Tensor, Tensor, Branch], tuple[Tensor, Tensor]]]] = {
+    "revnet": lambda a, b, f: (b, a + f(b)),
+    "momentum": lambda x, v, f: (x + (0.9 * v + 0.1 * f(x)), 0.9 * v + 0.1 * f(x)),
+}
 
 
 def text_net(
@@ -87,6 +93,7 @@ def text_net(
     x = state["stem.tokens.weight"][ids] + state["stem.positions.weight"][: ids.shape[1]]
     if embedded:
         x = layer_norm(x, state, "stem.norm", eps)
+    second = x
     for i in range(units):
         prefix = f"stack.units.{i}."
         w = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
@@ -96,8 +103,18 @@ def text_net(
             return mlp(y, w) if i % 2 else attention(y, w, heads, causal=causal)
 
         start = "branches.0.norm1" if i % 2 else "branches.0.start"
-        x = FORMULAS[design](x, lambda y, b=bare, n=norm, s=start: b(n(y, s)), bare, w, norm)
+
+        def whole(y: Tensor, b: Branch = bare, n: Callable[[Tensor, str], Tensor] = norm, s: str = start) -> Tensor:
+            return b(n(y, s))
+
+        if design in PAIRS:
+            second = second if i else x * (design == "revnet")
+            x, second = PAIRS[design](x, second, whole)
+        else:
+            x = FORMULAS[design](x, whole, bare, w, norm)
+    if design == "revnet":
+        x = (x + second) / 2
     if not design.startswith("post_norm"):
-        x = normed(state)(x, "stack.exit")
+        x = normed(state)(x, "stack.exit.norm1" if design in PAIRS else "stack.exit")
     head = state.get("head.fc.weight", state["stem.tokens.weight"])
     return x @ head.T + state.get("head.fc.bias", 0)

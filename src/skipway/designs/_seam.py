@@ -21,7 +21,7 @@ pure and may be executed again.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
@@ -35,7 +35,8 @@ from skipway.form import UnitForm
 from skipway.spec import OptimizerSpec
 
 __all__ = [
-    "BranchPlan", "Claims", "Design", "Inputs", "Join", "ParameterRule", "Site", "State", "UnitLike", "UnitPlan",
+    "BranchPlan", "Branches", "Claims", "Design", "Inputs", "Join", "ParameterRule", "Site", "State", "UnitLike",
+    "UnitPlan",
 ]  # fmt: skip
 
 State: TypeAlias = Any  # any pytree of tensors
@@ -105,6 +106,7 @@ class UnitPlan:
         in_width: channels of the stream before the unit.
         out_width: channels of the stream behind it.
         constant_state: whether the state keeps its shapes through the unit.
+        role: what the unit is among its neighbours, in the design's own terms.
     """
 
     site: Site
@@ -113,6 +115,7 @@ class UnitPlan:
     in_width: int
     out_width: int
     constant_state: bool
+    role: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +145,17 @@ class ParameterRule:
     eps: float = 1.0
 
 
+class Branches(Protocol):
+    """Branches by number, as a `ModuleList` holds them."""
+
+    def __getitem__(self, index: int, /) -> Callable[..., Any]: ...
+
+
 class Join(nn.Module):
     """How one unit reads the state and writes it."""
+
+    growth: float = 1.0
+    """By what `inverse` multiplies an error of the state behind, at the least."""
 
     def read(self, state: State, t: Tensor | None) -> tuple[Inputs, Any]:
         """Take from the state what the branches read, and what `write` will need.
@@ -167,13 +179,25 @@ class Join(nn.Module):
         """
         raise NotImplementedError
 
-    def inverse(self, state: State, branches: nn.ModuleList, t: Tensor | None) -> State:
+    def inverse(self, state: State, branches: Branches, t: Tensor | None) -> State:
         """The state before the unit from the state behind it; reversible designs only.
+
+        Each branch is called once, on what `read` would give it.
+
+        Args:
+            state: behind the unit.
+            branches: those of the unit.
+            t: training progress in [0, 1], or None.
 
         Raises:
             SkipwayError: the design is not reversible.
         """
         raise SkipwayError(f"{type(self).__name__} is not reversible", "a design with a state of two streams")
+
+    @property
+    def reversible(self) -> bool:
+        """Whether it has an inverse."""
+        return type(self).inverse is not Join.inverse
 
     def init_(self, rng: torch.Generator | None) -> None:
         """Initialise the join's own parameters, after those of the whole net were."""
@@ -197,6 +221,7 @@ class Design(ABC):
     equation: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     uses_progress: ClassVar[bool] = False
+    reversible: ClassVar[bool] = False  # whether joins have an inverse wherever the state keeps its shapes
 
     @abstractmethod
     def plan(self, sites: Sequence[Site]) -> tuple[UnitPlan, ...]:

@@ -14,12 +14,13 @@ from skipway.models.backbone_token import LayerNet, TextNet, VisionTransformer
 __all__ = ["FITS", "LISTED", "backbone"]
 
 _CONV: Final = (
-    "bn_after_add", "conv_shortcut", "dense", "dropout_shortcut", "exclusive_gate", "highway", "mean", "multiply",
-    "one_layer_skip", "plain", "post_act", "preact", "relu_before_add", "relu_only_preact", "scaled", "shortcut_gate",
+    "bn_after_add", "conv_shortcut", "dense", "dropout_shortcut", "exclusive_gate", "highway", "mean", "momentum",
+    "multiply", "one_layer_skip", "plain", "post_act", "preact", "relu_before_add", "relu_only_preact", "revnet",
+    "scaled", "shortcut_gate",
 )  # fmt: skip
 _TOKEN: Final = (
-    "dense", "exclusive_gate", "highway", "mean", "multiply", "plain", "post_act", "post_norm", "pre_norm", "scaled",
-    "shortcut_gate",
+    "dense", "exclusive_gate", "highway", "mean", "momentum", "multiply", "plain", "post_act", "post_norm", "pre_norm",
+    "revnet", "scaled", "shortcut_gate",
 )  # fmt: skip
 # Which design fits which family of backbones; contract tests and lists read this table.
 FITS: Final[dict[str, tuple[str, ...]]] = {
