@@ -99,6 +99,7 @@ def in_process(depth: int, how: str, limit: float | None) -> dict[str, Any] | No
         except subprocess.TimeoutExpired:
             return None
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(f"{depth} layers, {how}: {found}", file=sys.stderr, flush=True)
     return found
 
 
@@ -111,20 +112,19 @@ def by_depth(depths: Sequence[int], whole: Sequence[int], limit: float) -> tuple
         "| layers | kinds of unit: first step | graphs | third step | whole model: first step | graphs |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
+    units = {depth: in_process(depth, "units", None) for depth in depths}
+    models = {depth: in_process(depth, "model", limit) for depth in whole}
     seconds = []
-    for depth in depths:
-        units = in_process(depth, "units", None)
-        assert units is not None
-        seconds.append(units["first"])
-        cells = ["not run", "–"]
-        if depth in whole:
-            model = in_process(depth, "model", limit)
-            cells = ["", ""] if model is None else [f"{model['first']:.0f}", str(model["graphs"])]
-            if model is None:
-                cells = [f"stopped after {limit:.0f} s", "–"]
-        line = f"| {depth} | {units['first']:.0f} | {units['graphs']} | {units['third']:.1f} | {' | '.join(cells)} |"
-        print(line, file=sys.stderr, flush=True)
-        lines.append(line)
+    for depth, found in units.items():
+        assert found is not None
+        seconds.append(found["first"])
+        cells = f"{found['first']:.0f} | {found['graphs']} | {found['third']:.2f}"
+        model = models.get(depth)
+        if model is not None:
+            cells += f" | {model['first']:.0f} | {model['graphs']}"
+        else:
+            cells += f" | {f'stopped after {limit:.0f} s' if depth in whole else 'not run'} | –"
+        lines.append(f"| {depth} | {cells} |")
     ratio = seconds[-1] / seconds[-2] if len(seconds) > 1 else 1.0
     if len(seconds) > 1:
         lines += ["", f"{depths[-1]} / {depths[-2]} layers: {ratio:.2f} (asked: at most {LIMIT})."]
@@ -164,7 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--depths", nargs="+", type=int, default=(20, 56, 110, 1001))
     parser.add_argument("--whole", nargs="*", type=int, default=(20, 56))
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds for the whole model")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of the clock for the whole model")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--results", type=Path, help="Markdown file whose section is replaced")
     parser.add_argument("--one", nargs=2, metavar=("DEPTH", "HOW"), help=argparse.SUPPRESS)

@@ -17,11 +17,16 @@ from skipway.errors import SkipwayError, UnknownNameError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MEMORY_MODES", "DataSpec", "Memory", "OptimizerSpec", "RecipeSpec", "RunSpec", "ScheduleSpec"]
+__all__ = [
+    "COMPILE_MODES", "MEMORY_MODES", "Compile", "DataSpec", "Memory", "OptimizerSpec", "RecipeSpec", "RunSpec",
+    "ScheduleSpec",
+]  # fmt: skip
 
 Memory = Literal["keep", "recompute", "checkpoint", "auto"]
 # From the fastest to the smallest; "auto" is one of them.
 MEMORY_MODES: Final[tuple[Memory, ...]] = ("keep", "recompute", "checkpoint")
+Compile = Literal["none", "units", "model"]
+COMPILE_MODES: Final[tuple[Compile, ...]] = ("none", "units", "model")
 
 SPEC_VERSION: Final = "1.0"
 MOST_SEED: Final = 2**32 - 1  # of NumPy's generator
@@ -259,6 +264,7 @@ class RunSpec(Record):
         memory: ``"keep"`` activations, ``"recompute"`` those that follow from others in one pass over memory,
             ``"checkpoint"``: run several units at a time again, or ``"auto"``: the fastest that fits into the
             device's free memory; of our own models.
+        compile: ``"none"``, ``"units"``: one graph for each kind of unit of our own models, or the whole ``"model"``.
         accelerator: Fabric's.
         devices: number of devices, or of processes on the CPU.
         strategy: Fabric's: ``"auto"``, ``"ddp"``, or ``"fsdp2"`` for `ModelParallelStrategy`.
@@ -278,6 +284,7 @@ class RunSpec(Record):
     precision: str = "auto"
     channels_last: bool | None = None
     memory: Memory = "keep"
+    compile: Compile = "none"
     accelerator: str = "auto"
     devices: int = 1
     strategy: str = "auto"
@@ -297,6 +304,7 @@ class RunSpec(Record):
         _at_least("checkpoint_every", self.checkpoint_every, 0)
         _at_least("test_every", self.test_every, 0)
         _one_of("memory", self.memory, (*MEMORY_MODES, "auto"))
+        _one_of("compile", self.compile, COMPILE_MODES)
         if self.threads is not None:
             _at_least("threads", self.threads, 1, MOST_THREADS)
 

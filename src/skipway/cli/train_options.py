@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from skipway.spec import RunSpec
 
 __all__ = [
-    "Accelerator", "Augment", "Batch", "ChannelsLast", "CheckpointEvery", "Context", "Data", "Devices", "Download",
-    "ImageSize", "Inspected", "LogEvery", "LogTo", "Lr", "Memory", "Normalize", "Precision", "Recipe", "Root", "Steps",
-    "Strategy", "TestEvery", "TestSize", "Threads", "TrainOptions", "TrainSize", "WeightDecay",
+    "Accelerator", "Augment", "Batch", "ChannelsLast", "CheckpointEvery", "Compile", "Context", "Data", "Devices",
+    "Download", "ImageSize", "Inspected", "LogEvery", "LogTo", "Lr", "Memory", "Normalize", "Precision", "Recipe",
+    "Root", "Steps", "Strategy", "TestEvery", "TestSize", "Threads", "TrainOptions", "TrainSize", "WeightDecay",
     "alone_with_resume",
 ]  # fmt: skip
 
@@ -74,6 +74,15 @@ Memory = Annotated[
         autocompletion=complete_from(("keep", "recompute", "checkpoint", "auto")),
     ),
 ]
+Compile = Annotated[
+    str,
+    typer.Option(
+        "--compile",
+        metavar="none|units|model",
+        help="torch.compile each kind of unit once, or the whole model, which takes longer the deeper it is.",
+        autocompletion=complete_from(("none", "units", "model")),
+    ),
+]
 Accelerator = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, mps …")]
 Devices = Annotated[int, typer.Option(min=1, metavar="N", help="Devices, or processes on the CPU.")]
 Strategy = Annotated[str, typer.Option(metavar="NAME", help="auto, ddp, fsdp2, or another of Lightning Fabric's.")]
@@ -111,6 +120,7 @@ class TrainOptions:
     precision: str
     channels_last: bool | None
     memory: str
+    compile: str
     accelerator: str
     devices: int
     strategy: str
@@ -148,13 +158,13 @@ class TrainOptions:
             )
         if self.normalize is None:
             data = replace(data, normalize=recipe.normalize)
-        memory: Any = self.memory
+        modes: dict[str, Any] = {"memory": self.memory, "compile": self.compile}
         with as_usage("train"):
             return RunSpec(
                 model=model, data=data, recipe=recipe, seed=seed, precision=self.precision,
-                channels_last=self.channels_last, memory=memory, accelerator=self.accelerator, devices=self.devices,
+                channels_last=self.channels_last, accelerator=self.accelerator, devices=self.devices,
                 strategy=self.strategy, threads=self.threads, checkpoint_every=self.checkpoint_every,
-                log_every=self.log_every, test_every=self.test_every, inspect=self.inspect,
+                log_every=self.log_every, test_every=self.test_every, inspect=self.inspect, **modes,
             )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from skipway.blocks.rebuild import watched
 from skipway.models.checkpointed import peak, untracked
+from skipway.models.compiled import uncompiled
 from skipway.report.numbers import bytes_text
 from skipway.spec import MEMORY_MODES, Memory
 
@@ -129,7 +130,7 @@ def _measured(net: nn.Module, stack: PlannedStack, batch: Tensor) -> dict[Memory
     devices = [batch.device] if batch.device.type not in ("cpu", "meta") else []
     needed: dict[Memory, int] = {}
     try:
-        with torch.random.fork_rng(devices), untracked(net), torch.enable_grad():
+        with torch.random.fork_rng(devices), untracked(net), torch.enable_grad(), uncompiled(stack.built_units()):
             stack.set_memory("recompute")
             with kept_bytes(net) as (watch, sizes), watch:
                 net(batch)

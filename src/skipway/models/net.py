@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from skipway.designs import Design
 from skipway.errors import SkipwayError
+from skipway.models.compiled import CompiledUnits
 from skipway.models.heads import Head, Pooling
 from skipway.models.memory import MemoryModes
 from skipway.models.stack import PlannedStack
@@ -19,7 +20,7 @@ from skipway.models.stack import PlannedStack
 __all__ = ["FeatureInfo", "FeatureNet", "Net"]
 
 
-class Net(MemoryModes, nn.Module):
+class Net(MemoryModes, CompiledUnits, nn.Module):
     """``head(stack(stem(x)))``.
 
     Args:
@@ -116,7 +117,7 @@ class FeatureInfo:
         return len(self.entries)
 
 
-class FeatureNet(MemoryModes, nn.Module):
+class FeatureNet(MemoryModes, CompiledUnits, nn.Module):
     """The stream behind the last unit of each stage, as a list.
 
     Args:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from skipway.blocks import OpaqueBlock, Rebuilding
 from skipway.designs import Design, Site, State, design_from
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.models.checkpointed import best_segment, checkpointed, planned_sizes
+from skipway.models.compiled import compile_units
 from skipway.models.unit import PlannedUnit, own_site
 from skipway.spec import MEMORY_MODES
 
@@ -70,6 +72,31 @@ class PlannedStack(nn.Module):
         for module in self.modules():
             if isinstance(module, Rebuilding):
                 module.rebuild = mode == "recompute"
+
+    def compile_units(
+        self, *, backend: Any = "inductor", mode: str | None = None, dynamic: bool | None = None, fullgraph: bool = True
+    ) -> int:
+        """Compile the units in place, one graph for each kind, at their first call; names and weights stay.
+
+        A kind are the units that differ in the values of their weights only. Each has a graph for each way it is
+        called: train and eval mode, with and without gradients, number formats. Hooks on units and on what holds them
+        run as ever; those on modules within a unit have to be there before the first call. Copies are not compiled.
+
+        Args:
+            backend: as for `torch.compile`, and so are the others.
+            mode: of inductor.
+            dynamic: None: the first batch size has a graph of its own, the second makes one for all; False: each has
+                its own; True: one for all from the start.
+            fullgraph: whether to raise where a graph would be left, or be compiled more than PyTorch's limit of times;
+                else that runs eagerly.
+
+        Returns:
+            The number of kinds.
+
+        Raises:
+            SkipwayError: no unit keeps the shape of the state, so that no two are of a kind.
+        """
+        return compile_units(self.built_units(), backend=backend, mode=mode, dynamic=dynamic, fullgraph=fullgraph)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N,C,H,W) or (…,D) from the stem to what the head reads."""

@@ -5,6 +5,9 @@ Shapes: N batch, C channels, H and W image, T tokens, D width.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch import Tensor, nn
 
 from skipway.blocks import Layout, Norm, OpaqueBlock
@@ -21,10 +24,14 @@ class PlannedUnit(nn.Module):
     Args:
         design: builds join and transition.
         plan: what stands here.
+
+    Attributes:
+        compiled: stands in for `through`; copies are without it.
     """
 
     def __init__(self, design: Design, plan: UnitPlan) -> None:
         super().__init__()
+        self.compiled: Callable[[PlannedUnit, State, Tensor | None], State] | None = None
         self.plan, self.design = plan, design
         self.transition = design.transition(plan)
         self.branches = nn.ModuleList(branch.build() for branch in plan.branches)
@@ -42,11 +49,19 @@ class PlannedUnit(nn.Module):
             state: before it; for designs with a single stream a tensor (N,C,H,W) or (…,D).
             t: training progress in [0, 1], 0-dimensional, or None.
         """
+        # Inside of hooks, which are anybody's code: what a graph holds runs without them.
+        return self.through(state, t) if self.compiled is None else self.compiled(self, state, t)
+
+    def through(self, state: State, t: Tensor | None) -> State:
+        """The state behind the unit, operation by operation."""
         if self.transition is not None:
             state = self.transition(state)
         inputs, carry = self.join.read(state, t)
         outputs = tuple(branch(*ports) for branch, ports in zip(self.branches, inputs, strict=True))
         return self.join.write(carry, outputs, t)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "compiled": None}  # type: ignore[no-untyped-call]  # of PyTorch
 
     def inverse(self, state: State, t: Tensor | None = None) -> State:
         """The state before the unit from the state behind it.

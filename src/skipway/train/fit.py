@@ -11,6 +11,7 @@ import torch
 
 from skipway.data import open_data
 from skipway.errors import MissingPackageError, SkipwayError
+from skipway.models.compiled import compile_model
 from skipway.models.load_for import load_for
 from skipway.models.memory import MemoryModes
 from skipway.spec import MOST_SEED
@@ -247,6 +248,7 @@ class _Session:
         facts["data"] = asdict(data.info)
         if isinstance(net, MemoryModes) and net.memory == "auto":
             facts["memory"] = self._settled(net, data, fabric, known.get("memory"))
+        compile_model(net, spec.compile)
         if known:
             self._compare(known, facts)
         elif fabric.is_global_zero:
