@@ -390,6 +390,22 @@ def test_hooks_on_units_run() -> None:
     assert len(backend) == graphs
 
 
+def test_function_transforms_see_operations() -> None:
+    net, twin, x, backend = compiled_and_twin("mlp40@highway")
+    graphs = len(backend)
+    weights = {k: v.detach() for k, v in net.named_parameters()}
+    found = []
+    for one in (net, twin):
+
+        def loss(weights: Any, one: Any = one) -> Tensor:
+            y: Tensor = torch.func.functional_call(one, weights, (x,)).square().mean()
+            return y
+
+        found.append([*torch.func.grad(loss)(weights).values(), torch.func.vmap(one)(x.unsqueeze(1))])
+    assert_close(*found, 0)
+    assert len(backend) == graphs
+
+
 def test_tools_see_the_net_as_it_is() -> None:
     net, twin, x, backend = compiled_and_twin("resnet20@preact")
     graphs = len(backend)

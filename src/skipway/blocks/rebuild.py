@@ -20,7 +20,7 @@ from torch.nn.modules.module import _has_any_global_hook
 
 from skipway.errors import SkipwayError
 
-__all__ = ["Rebuilding", "run_through", "watched"]
+__all__ = ["Rebuilding", "run_through", "transformed", "watched"]
 
 _aten = torch.ops.aten
 _NORMS: Final = (nn.BatchNorm2d, nn.LayerNorm, nn.RMSNorm)
@@ -137,10 +137,18 @@ def run_through(modules: Sequence[nn.Module], x: Tensor, *, rebuild: bool) -> Te
 def watched() -> bool:
     """Whether someone follows the calls of modules or functions, or they are compiled or transformed."""
     return (
-        torch.compiler.is_compiling()
+        transformed()
         or torch._C._len_torch_function_stack() > 0  # noqa: SLF001  # no public way to see that a mode is open
-        or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  # as above, of function transforms
         or _has_any_global_hook()
+    )
+
+
+def transformed() -> bool:
+    """Whether operations are being compiled, traced, or run through `torch.func`."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  # no public way to see it
+        or torch._C._get_tracing_state() is not None  # noqa: SLF001  # as modules themselves ask
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from skipway.blocks import Layout, Norm, OpaqueBlock
+from skipway.blocks.rebuild import transformed
 from skipway.designs import Design, Join, Site, State, UnitPlan, design_from
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.form import UnitForm
@@ -50,7 +51,8 @@ class PlannedUnit(nn.Module):
             t: training progress in [0, 1], 0-dimensional, or None.
         """
         # Inside of hooks, which are anybody's code: what a graph holds runs without them.
-        return self.through(state, t) if self.compiled is None else self.compiled(self, state, t)
+        run = self.compiled
+        return self.through(state, t) if run is None or transformed() else run(self, state, t)
 
     def through(self, state: State, t: Tensor | None) -> State:
         """The state behind the unit, operation by operation."""
