@@ -31,7 +31,6 @@ sys.path[:0] = [str(_ROOT / "src")]
 import skipway  # noqa: E402  # after the path above
 from skipway.models.memory import activation_bytes  # noqa: E402  # as above
 from skipway.report.numbers import bytes_text  # noqa: E402  # as above
-from skipway.spec import MEMORY_MODES  # noqa: E402  # as above
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from skipway.models import Net
 
 TITLE: Final = "Memory modes (`benchmarks/memory_modes.py`)"
-MODELS: Final = ("resnet110@preact", "resnet164@preact", "resnet110", "gpt_nano")
+MODELS: Final = ("resnet110@preact", "resnet164@preact", "resnet110", "gpt_nano", "resnet110@revnet")
 LIMITS: Final = {"recompute": (0.55, 1.10), "checkpoint": (0.12, 1.05)}
 LIMITED: Final = "resnet1001@preact"
 
@@ -57,9 +56,9 @@ class Measured:
         return self.nbytes[mode] / self.nbytes["keep"]
 
     def time_ratios(self, mode: str) -> list[float]:
-        """Of keep's time, for checkpoint with one more forward pass, repeat by repeat."""
+        """Of keep's time, for checkpoint and reversible with one more forward pass, repeat by repeat."""
         keep, forward, mine = self.seconds["keep"], self.seconds["forward"], self.seconds[mode]
-        extra = forward if mode == "checkpoint" else [0.0] * len(forward)
+        extra = forward if mode in ("checkpoint", "reversible") else [0.0] * len(forward)
         return [m / (k + e) for m, k, e in zip(mine, keep, extra, strict=True)]
 
 
@@ -95,7 +94,7 @@ def measure(name: str, device: torch.device, batch: int, size: int | None, repea
     net = skipway.create_model(name, image_size=size) if size else skipway.create_model(name)
     x = net.dummy_input(batch).to(device)
     net.to(device)
-    nets = {mode: copy.deepcopy(net) for mode in MEMORY_MODES}
+    nets = {mode: copy.deepcopy(net) for mode in net.stack.memory_modes}
     for mode, one in nets.items():
         one.set_memory(mode)
     found = Measured(name)
@@ -126,13 +125,13 @@ def table(kept: list[Measured], batch: int, repeats: int, device: torch.device) 
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "1 thread"
     lines = [
         f"{machine(('torch',))}; {where}. Batch {batch}, float32, {repeats} repeats each, paired.",
-        "Time in steps that keep everything, for checkpoint in steps with one more forward pass, median (spread).",
+        "Time in steps that keep everything, for the last two in steps with one more forward pass; median (spread).",
         "",
         "| model | mode | bytes | of keep | time |",
         "| --- | --- | --- | --- | --- |",
     ]
     for one in kept:
-        for mode in MEMORY_MODES:
+        for mode in one.nbytes:
             times = one.time_ratios(mode)
             shown = "1" if mode == "keep" else f"{statistics.median(times):.2f} ({max(times) - min(times):.2f})"
             size = bytes_text(one.nbytes[mode])
@@ -165,7 +164,8 @@ def main() -> int:
     kept = []
     for name in options.models:
         kept.append(measure(name, device, options.batch, options.size, options.repeats))
-        ratios = ", ".join(f"{mode} {statistics.median(kept[-1].time_ratios(mode)):.2f}" for mode in MEMORY_MODES[1:])
+        saving = list(kept[-1].nbytes)[1:]
+        ratios = ", ".join(f"{mode} {statistics.median(kept[-1].time_ratios(mode)):.2f}" for mode in saving)
         print(f"{name}: {ratios}", file=sys.stderr, flush=True)
     lines = table(kept, options.batch, options.repeats, device)
     print("\n".join(lines))

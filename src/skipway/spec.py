@@ -22,9 +22,9 @@ __all__ = [
     "ScheduleSpec",
 ]  # fmt: skip
 
-Memory = Literal["keep", "recompute", "checkpoint", "auto"]
-# From the fastest to the smallest; "auto" is one of them.
-MEMORY_MODES: Final[tuple[Memory, ...]] = ("keep", "recompute", "checkpoint")
+Memory = Literal["keep", "recompute", "checkpoint", "reversible", "auto"]
+# From the fastest to the smallest; "auto" is one of them. "reversible" is there for designs that have an inverse.
+MEMORY_MODES: Final[tuple[Memory, ...]] = ("keep", "recompute", "checkpoint", "reversible")
 Compile = Literal["none", "units", "model"]
 COMPILE_MODES: Final[tuple[Compile, ...]] = ("none", "units", "model")
 
@@ -262,8 +262,9 @@ class RunSpec(Record):
         precision: Fabric's, or ``"auto"``: bf16 autocast where the hardware computes in it, else float32.
         channels_last: layout of images; None: wherever the model has convolutions.
         memory: ``"keep"`` activations, ``"recompute"`` those that follow from others in one pass over memory,
-            ``"checkpoint"``: run several units at a time again, or ``"auto"``: the fastest that fits into the
-            device's free memory; of our own models.
+            ``"checkpoint"``: run several units at a time again, ``"reversible"``: compute inputs back from outputs,
+            with designs that have an inverse, or ``"auto"``: the fastest that fits into the device's free memory; of
+            our own models.
         compile: ``"none"``, ``"units"``: one graph for each kind of unit of our own models, or the whole ``"model"``.
         accelerator: Fabric's.
         devices: number of devices, or of processes on the CPU.

@@ -10,7 +10,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import skipway
-from skipway.spec import MEMORY_MODES
+
+
+def modes_of(name: str) -> tuple[str, ...]:
+    """The modes that a model has."""
+    return skipway.create_model(name).stack.memory_modes
 
 
 def trained(name: str, mode: Any) -> dict[str, torch.Tensor]:
@@ -35,7 +39,7 @@ def trained(name: str, mode: Any) -> dict[str, torch.Tensor]:
 
 if __name__ == "__main__":
     torch.distributed.init_process_group("gloo")
-    for mode in MEMORY_MODES:
+    for mode in modes_of(sys.argv[1]):
         state = trained(sys.argv[1], mode)
         if torch.distributed.get_rank() == 0:
             torch.save(state, Path(sys.argv[2]) / f"{mode}.pt")

@@ -69,9 +69,10 @@ ChannelsLast = Annotated[
 Memory = Annotated[
     str,
     typer.Option(
-        metavar="keep|recompute|checkpoint|auto",
-        help="Keep activations, or compute some, or nearly all, of them again; auto: the fastest that fits.",
-        autocompletion=complete_from(("keep", "recompute", "checkpoint", "auto")),
+        metavar="keep|recompute|checkpoint|reversible|auto",
+        help="Keep activations, or compute some, or nearly all, of them again; reversible: from outputs, with a design"
+        " that can be inverted; auto: the fastest that fits.",
+        autocompletion=complete_from(("keep", "recompute", "checkpoint", "reversible", "auto")),
     ),
 ]
 Compile = Annotated[

@@ -182,7 +182,7 @@ class Join(nn.Module):
     def inverse(self, state: State, branches: Branches, t: Tensor | None) -> State:
         """The state before the unit from the state behind it; reversible designs only.
 
-        Each branch is called once, on what `read` would give it.
+        Each branch is called once, on what `read` would give it; neither `read` nor `write` draws random numbers.
 
         Args:
             state: behind the unit.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -30,9 +30,26 @@ def checkpointed(run: Callable[..., Any], modules: Sequence[nn.Module], state: A
     """
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), untracked(*modules)
+        return nullcontext(), _EachTime(lambda: untracked(*modules))
 
     return checkpoint(run, state, progress, use_reentrant=False, context_fn=contexts)
+
+
+class _EachTime(AbstractContextManager[None]):
+    """A context that is entered anew for each backward pass over the same graph.
+
+    Args:
+        make: a new one.
+    """
+
+    def __init__(self, make: Callable[[], AbstractContextManager[None]]) -> None:
+        self.make, self.inside = make, ExitStack()
+
+    def __enter__(self) -> None:
+        self.inside.enter_context(self.make())
+
+    def __exit__(self, *_: object) -> None:
+        self.inside.close()
 
 
 @contextmanager

@@ -92,8 +92,9 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
         image_size: in pixels; None for the backbone's. Convolutional nets take any size all the same.
         width: channels of the first stage, width of the tokens; None for the backbone's.
         memory: ``"keep"`` activations; ``"recompute"`` what weight layers read from what the norms before them read;
-            ``"checkpoint"``: run several units at a time again; ``"auto"``: the fastest of these that fits into the
-            free memory of the device, chosen at the first training batch.
+            ``"checkpoint"``: run several units at a time again; ``"reversible"``: compute inputs back from outputs,
+            with designs that have an inverse; ``"auto"``: the fastest of these that fits into the free memory of the
+            device, chosen at the first training batch.
         features_only: return a module whose output is the list of the streams behind each stage.
         out_indices: with `features_only`, which stages.
 

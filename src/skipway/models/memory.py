@@ -19,8 +19,9 @@ from torch.utils._pytree import tree_leaves
 from skipway.blocks.rebuild import watched
 from skipway.models.checkpointed import peak, untracked
 from skipway.models.compiled import uncompiled
+from skipway.models.reversible import Drift
 from skipway.report.numbers import bytes_text
-from skipway.spec import MEMORY_MODES, Memory
+from skipway.spec import Memory
 
 if TYPE_CHECKING:
     from skipway.models.stack import PlannedStack
@@ -69,7 +70,7 @@ class MemoryChoice:
     """Which mode was chosen for which batch.
 
     Args:
-        mode: the fastest that fits; ``"checkpoint"`` where none does.
+        mode: the fastest that fits; the smallest where none does.
         samples: in the batch.
         needed: activation bytes by mode, from the fastest.
         budget: bytes that activations may take on the device.
@@ -121,30 +122,54 @@ def activation_bytes(net: nn.Module, stack: PlannedStack, batch: Tensor) -> dict
     sizes = sorted({min(few, len(batch)) for few in FEW})
     found = [(size, _measured(net, stack, batch[:size].clone())) for size in sizes]
     (few, of_few), (more, of_more) = found[0], found[-1]
-    return {mode: ActivationBytes.through((few, of_few[mode]), (more, of_more[mode])) for mode in MEMORY_MODES}
+    return {mode: ActivationBytes.through((few, of_few[mode]), (more, of_more[mode])) for mode in stack.memory_modes}
 
 
 def _measured(net: nn.Module, stack: PlannedStack, batch: Tensor) -> dict[Memory, int]:
     """Bytes by mode for one batch."""
-    before = stack.memory
-    devices = [batch.device] if batch.device.type not in ("cpu", "meta") else []
     needed: dict[Memory, int] = {}
-    try:
-        with torch.random.fork_rng(devices), untracked(net), torch.enable_grad(), uncompiled(stack.built_units()):
-            stack.set_memory("recompute")
-            with kept_bytes(net) as (watch, sizes), watch:
-                net(batch)
-            needed["recompute"] = sum(sizes.values())
-            stack.set_memory("keep")
-            with kept_bytes(net) as (watch, sizes), _marked(stack, sizes) as (entered, marks), watch:
-                net(batch)
-    finally:
-        stack.set_memory(before)
+    with _traceless(net, stack, batch.device):
+        for mode in stack.memory_modes[1:]:
+            if mode != "checkpoint":
+                stack.set_memory(mode)
+                with kept_bytes(net) as (watch, sizes), watch:
+                    net(batch)
+                needed[mode] = sum(sizes.values())
+        stack.set_memory("keep")
+        with kept_bytes(net) as (watch, sizes), _marked(stack, sizes) as (entered, marks), watch:
+            net(batch)
     kept = list(sizes.values())
     inside = [sum(kept[start:stop]) for start, stop in zip(marks[::2], marks[1::2], strict=True)]
     needed["keep"] = sum(kept)
     needed["checkpoint"] = needed["keep"] - sum(inside) + peak(entered, inside, stack.segment)
+    if "reversible" in needed:
+        # The unit that is run again, the state before it, and the gradients of both.
+        needed["reversible"] += max(kept + 3 * read for kept, read in zip(inside, entered, strict=True))
     return needed
+
+
+@contextmanager
+def _traceless(net: nn.Module, stack: PlannedStack, device: torch.device) -> Iterator[None]:
+    """Within it, forward passes with gradients leave net, mode and generators as they were."""
+    before, devices = stack.memory, [device] if device.type not in ("cpu", "meta") else []
+    try:
+        with torch.random.fork_rng(devices), untracked(net), torch.enable_grad(), uncompiled(stack.built_units()):
+            yield
+    finally:
+        stack.set_memory(before)
+
+
+def _comes_back(net: nn.Module, stack: PlannedStack, batch: Tensor) -> bool:
+    """Whether inverses are exact enough for gradients, by a backward pass of a few samples that leaves no trace."""
+    drift, stack.drift = stack.drift, Drift(silent=True)
+    try:
+        with _traceless(net, stack, batch.device):
+            stack.set_memory("reversible")
+            out = sum(leaf.float().square().sum() for leaf in tree_leaves(net(batch[: FEW[-1]].clone())))
+            torch.autograd.grad(out, [p for p in net.parameters() if p.requires_grad], allow_unused=True)
+        return stack.drift.exact
+    finally:
+        stack.drift = drift
 
 
 @contextmanager
@@ -181,11 +206,13 @@ class MemoryModes:
         """How activations are dealt with between forward and backward pass.
 
         Args:
-            mode: ``"keep"``, ``"recompute"``, ``"checkpoint"`` as for `PlannedStack.set_memory`; ``"auto"``: the
-                fastest of them that fits, chosen at the next training batch, and again when a larger one comes.
+            mode: ``"keep"``, ``"recompute"``, ``"checkpoint"``, ``"reversible"`` as for `PlannedStack.set_memory`;
+                ``"auto"``: the fastest of them that fits, chosen at the next training batch, and again when a larger
+                one comes; ``"reversible"`` only where states come back to within 1 %.
 
         Raises:
             UnknownNameError: another word.
+            SkipwayError: ``"reversible"`` with a design that has no inverse.
         """
         self.stack.set_memory("keep" if mode == "auto" else mode)
         self.memory, self.memory_choice = mode, None
@@ -216,7 +243,10 @@ class MemoryModes:
         own = [p for p in self.parameters() if p.requires_grad]
         later = sum(p.nbytes * (_COPIES if p.grad is None else _COPIES - 1) for p in own)
         budget = max(0, round(_SHARE * free_bytes(batch.device)) - later)
-        mode = next((mode for mode, size in needed.items() if size <= budget), MEMORY_MODES[-1])
+        smallest = min(needed, key=lambda mode: needed[mode])
+        mode = next((mode for mode, size in needed.items() if size <= budget), smallest)
+        if mode == "reversible" and not _comes_back(self, self.stack, batch):
+            mode = "checkpoint"  # the smallest whose gradients are sound
         self.stack.set_memory(mode)
         self.memory_choice = MemoryChoice(mode=mode, samples=count, needed=needed, budget=budget)
         return self.memory_choice

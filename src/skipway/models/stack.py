@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from skipway.blocks import OpaqueBlock, Rebuilding
+from skipway.blocks.rebuild import watched
 from skipway.designs import Design, Site, State, design_from
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.models.checkpointed import best_segment, checkpointed, planned_sizes
 from skipway.models.compiled import compile_units
+from skipway.models.reversible import Drift, check_reversible, is_reversible, reversed_through, reversible_runs
 from skipway.models.unit import PlannedUnit, own_site
-from skipway.spec import MEMORY_MODES
+from skipway.spec import MEMORY_MODES, Memory
 
 __all__ = ["PlannedStack", "Stack"]
 
@@ -37,6 +39,7 @@ class PlannedStack(nn.Module):
         self.design = design
         self.out_width = plans[-1].out_width
         self.memory = MEMORY_MODES[0]
+        self.drift = Drift()
         self.entry = design.entry(plans)
         self.units = nn.ModuleList(PlannedUnit(design, plan) for plan in plans)
         self.exit = design.exit(plans)
@@ -56,18 +59,27 @@ class PlannedStack(nn.Module):
         """Units that are run again at a time with ``memory="checkpoint"``: chosen when first asked for."""
         return best_segment(*planned_sizes([unit.plan for unit in self.built_units()]))
 
+    @property
+    def memory_modes(self) -> tuple[Memory, ...]:
+        """The modes that the design has, from the fastest to the smallest."""
+        return tuple(mode for mode in MEMORY_MODES if mode != "reversible" or self.design.reversible)
+
     def set_memory(self, mode: str) -> None:
         """How activations are dealt with between forward and backward pass.
 
         Args:
             mode: ``"keep"`` them; ``"recompute"`` what weight layers read from what the norms before them read;
-                ``"checkpoint"``: keep what every `segment`-th unit reads, and run the units again.
+                ``"checkpoint"``: keep what every `segment`-th unit reads, and run the units again; ``"reversible"``:
+                keep the state behind each run of units that can be inverted, and what the others read.
 
         Raises:
             UnknownNameError: another word.
+            SkipwayError: ``"reversible"`` with a design that has no inverse.
         """
         if mode not in MEMORY_MODES:
             raise UnknownNameError("memory", mode, MEMORY_MODES)
+        if mode == "reversible":
+            check_reversible(self.design)
         self.memory = mode
         for module in self.modules():
             if isinstance(module, Rebuilding):
@@ -114,10 +126,14 @@ class PlannedStack(nn.Module):
         """
         features: list[Tensor] = []
         state = x if self.entry is None else self.entry(x)
-        if self.memory == "checkpoint" and torch.is_grad_enabled():
-            for start, stop in self._segments(taps):
-                run = partial(self._through, start, stop)
-                state = checkpointed(run, list(self.units[start:stop]), state, self.progress)
+        if (ends := self._ends(taps)) is not None:
+            built = self.built_units()
+            for start, stop in ends:
+                units = built[start:stop]
+                if self.memory == "reversible" and is_reversible(units[0]):
+                    state = reversed_through(units, state, self.progress, self.drift)
+                else:
+                    state = checkpointed(partial(self._through, start, stop), units, state, self.progress)
                 if stop - 1 in taps:
                     features.append(self.design.stream(state))
         else:
@@ -127,6 +143,14 @@ class PlannedStack(nn.Module):
                     features.append(self.design.stream(state))
         out: Tensor = state if self.exit is None else self.exit(state)
         return out, features
+
+    def _ends(self, taps: Collection[int]) -> Iterator[tuple[int, int]] | None:
+        """Which units run together with only the state between them kept; None: all is kept."""
+        if not torch.is_grad_enabled():
+            return None
+        if self.memory == "reversible" and not watched():
+            return reversible_runs(self.built_units(), taps)
+        return self._segments(taps) if self.memory == "checkpoint" else None
 
     def _segments(self, taps: Collection[int]) -> Iterator[tuple[int, int]]:
         """First unit of each segment and the one behind its last; a stream that is tapped is kept anyway."""
