@@ -23,7 +23,13 @@ __all__ = ["POINTS", "Death", "carry_on", "finish", "same"]
 
 POINTS = ("before", "half", "written", "renamed")
 # Loaded once, ahead of the forks; what is not installed, as this file, cannot be.
-_LOADED = ["skipway.train.fit", "skipway.diagnostics.inspect", "skipway.data.sources.digits", "sklearn.datasets"]
+_LOADED = [
+    "skipway.train.fit",
+    "skipway.diagnostics.inspect",
+    "skipway.data.sources.digits",
+    "sklearn.datasets",
+    "torch.distributed.checkpoint.state_dict",
+]
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,9 @@ def same(run: Run, other: Run) -> None:
 
 
 def _stretch(spec: RunSpec, path: Path, death: Death | None) -> None:
+    # Of a process group that the process of the tests has.
+    for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
     if death is not None:
         _arrange(death)
     if RunFolder(path).spec_path.exists():

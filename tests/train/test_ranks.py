@@ -8,15 +8,18 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from skipway.spec import DataSpec, RunSpec
-from skipway.train.fit import run_spec
+from skipway.train.fit import resume, run_spec
 from skipway.train.run import Run
 from train.runs import ADAMW, lines, open_once, tiny, weights
+
+if TYPE_CHECKING:
+    from train.conftest import Heard
 
 HERE = Path(__file__).parent
 GPT = tiny(
@@ -78,14 +81,16 @@ def compare(folder: Path, name: str, spec: RunSpec, bound: float) -> None:
     run.model()  # loads into a plain model
 
 
-def test_two_ranks(tmp_path: Path) -> None:
-    """DDP and FSDP2 on the processor over gloo; refusals reach every rank."""
+def test_two_ranks(tmp_path: Path, heard: Heard) -> None:
+    """DDP and FSDP2 on the processor over gloo; refusals reach every rank; one process goes on alone."""
     fsdp = replace(GPT, strategy="fsdp2")
     said = together(
         tmp_path,
         *jobs_of("ddp", replace(GPT, strategy="ddp")),
         *jobs_of("fsdp2", fsdp),
         {"name": "ddp", "spec": GPT},
+        {"name": "ddp-moved", "spec": replace(GPT, strategy="ddp"), "stop_at": 3, "status": "stopped"},
+        {"name": "fsdp2-moved", "spec": fsdp, "stop_at": 3, "status": "stopped"},
     )
     compare(tmp_path, "ddp", replace(GPT, strategy="ddp"), 1e-5)
     compare(tmp_path, "fsdp2", fsdp, 1e-4)
@@ -94,16 +99,17 @@ def test_two_ranks(tmp_path: Path) -> None:
         f"REFUSED ddp: {tmp_path / 'ddp'} holds another run, finished",
     }
     assert "Warning" not in said
-    # Another number of processes does not go on with a run.
-    with pytest.raises(ValueError, match="devices 1 for a run that began with 2"):
-        _unfinish_and_resume(tmp_path / "ddp")
-
-
-def _unfinish_and_resume(path: Path) -> None:
-    from skipway.train.fit import resume
-
-    (path / "result.json").unlink()
-    resume(path, data=open_once(GPT.data))
+    for name in ("ddp", "fsdp2"):
+        moved = resume(tmp_path / f"{name}-moved", data=open_once(GPT.data), listener=heard)
+        torch.testing.assert_close(losses(moved), losses(Run(tmp_path / name)), rtol=0, atol=1e-5)
+        assert moved.environment["devices"] == 2
+        assert moved.environment["regrouped"] == [{"step": 4, "devices": 1}]
+        moved.model()
+    assert (
+        heard.notes
+        == ["goes on with 1 process, was 2: each step has the same samples, in the same order and equally augmented"]
+        * 2
+    )
 
 
 @pytest.mark.exhaustive

@@ -1,7 +1,7 @@
 """Checkpoints: model, optimiser, random state and position as one safetensors file; nothing is unpickled.
 
 Tensors are named ``model/KEY``, ``optimizer/PARAMETER/NAME`` and ``random/WHERE``; everything else is JSON in the
-file's own metadata.
+file's own metadata. What is spread over processes lies in files of theirs, see `shards`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from skipway.errors import SkipwayError
 from skipway.train.folder import RunFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
 
-__all__ = ["Position", "Snapshot", "load_checkpoint", "save_checkpoint", "save_weights"]
+__all__ = ["Position", "Snapshot", "flat", "load_checkpoint", "save_checkpoint", "save_weights", "write_tensors"]
 
 FORMAT: Final = "skipway.checkpoint/1.0"
 
@@ -56,13 +57,15 @@ class Snapshot:
         random: states of the random number generators, by where they belong.
         position: where the training stands.
         precision: of Fabric's precision plugin, as the loss scale of float16; plain values.
+        shards: names of the files beside it that hold the sharded tensors of `model` and `optimizer`.
     """
 
-    model: dict[str, Tensor]
-    optimizer: dict[str, Any]
+    model: dict[str, Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
     random: dict[str, Tensor]
     position: Position
     precision: dict[str, Any] = field(default_factory=dict)
+    shards: tuple[str, ...] = ()
 
 
 def save_checkpoint(path: Path, snapshot: Snapshot) -> None:
@@ -71,22 +74,29 @@ def save_checkpoint(path: Path, snapshot: Snapshot) -> None:
     Raises:
         SkipwayError: it cannot be written.
     """
-    tensors = {f"model/{key}": value for key, value in snapshot.model.items()}
+    tensors = flat(snapshot.model, snapshot.optimizer["state"])
     tensors |= {f"random/{key}": value for key, value in snapshot.random.items()}
     plain: dict[str, dict[str, Any]] = {}
     for index, state in snapshot.optimizer["state"].items():
         for name, value in state.items():
-            if isinstance(value, torch.Tensor):
-                tensors[f"optimizer/{index}/{name}"] = value
-            else:
+            if not isinstance(value, torch.Tensor):
                 plain.setdefault(str(index), {})[name] = value
     header = {
         "format": FORMAT,
         "position": json.dumps(asdict(snapshot.position)),
         "precision": json.dumps(snapshot.precision),
         "optimizer": json.dumps({"groups": snapshot.optimizer["param_groups"], "state": plain}),
+        **({"shards": json.dumps(snapshot.shards)} if snapshot.shards else {}),
     }
-    _write(path, tensors, header)
+    write_tensors(path, tensors, header)
+
+
+def flat(model: Mapping[str, Tensor], states: Mapping[Any, Mapping[str, Any]]) -> dict[str, Tensor]:
+    """The tensors of a model's state dict and of an optimiser's states, by the names that they have in a checkpoint."""
+    tensors = {f"model/{key}": value for key, value in model.items()}
+    for index, state in states.items():
+        tensors |= {f"optimizer/{index}/{k}": v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    return tensors
 
 
 def save_weights(path: Path, state: dict[str, Tensor]) -> None:
@@ -95,7 +105,7 @@ def save_weights(path: Path, state: dict[str, Tensor]) -> None:
     Raises:
         SkipwayError: it cannot be written.
     """
-    _write(path, state, {"format": "pt"})
+    write_tensors(path, state, {"format": "pt"})
 
 
 def load_checkpoint(path: Path) -> Snapshot:
@@ -128,6 +138,7 @@ def load_checkpoint(path: Path) -> Snapshot:
         optimizer={"state": state, "param_groups": groups},
         random=_under(tensors, "random/"),
         precision=json.loads(header.get("precision", "{}")),
+        shards=tuple(json.loads(header.get("shards", "[]"))),
         position=Position(**{**position, "pending": tuple(position["pending"])}),
     )
 
@@ -137,7 +148,12 @@ def _owner(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _write(path: Path, tensors: dict[str, Tensor], header: dict[str, str]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
+    """Write tensors and the file's metadata, whole or not at all.
+
+    Raises:
+        SkipwayError: they cannot be written.
+    """
     # Tied weights share storage, which safetensors refuses; each name gets its own copy of the bytes.
     own = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
 

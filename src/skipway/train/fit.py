@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,6 @@ from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.compiled import compile_model
 from skipway.models.load_for import load_for
 from skipway.models.memory import MemoryModes
-from skipway.spec import MOST_SEED
 from skipway.train.check import check_real, check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
@@ -25,10 +24,13 @@ from skipway.train.look import look
 from skipway.train.loop import DivergedError, Training, train
 from skipway.train.metrics import MetricsFile
 from skipway.train.optimizer import build_optimizer
-from skipway.train.randomness import gathered_random, set_own_random_
+from skipway.train.randomness import gathered_random, ranks_of, seed_own_random_, set_own_random_
+from skipway.train.regroup import what_differs
 from skipway.train.run import Run
+from skipway.train.shards import load_shards_, save_shards
 from skipway.train.stop import stop_on_signals
-from skipway.train.strategy import full_state, is_sharded, launch, load_full_state_, make_fabric, quiet
+from skipway.train.strategy import full_weights, is_sharded, launch, load_state_, make_fabric, quiet
+from skipway.train.watch import watched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,8 +77,15 @@ def resume(
     data: Dataset | None = None,
     listener: Listener | None = None,
     log: str | None = None,
+    devices: int | None = None,
 ) -> Run:
     """Go on with a run that was stopped, to the same bits as if it had not been.
+
+    On three processes or more DDP adds the gradients of the first step in another order, which rounds otherwise.
+
+    On another number of processes the steps have the same samples in the same order, equally augmented, and losses are
+    those of the undisturbed run but for rounding. The net's own random draws (dropout) are others, and BatchNorm sees
+    batches of another size; that is said where it is so.
 
     Args:
         path: folder of the run.
@@ -84,12 +93,17 @@ def resume(
         data: the data set, if it is open already.
         listener: is told what happens.
         log: as for `run_spec`.
+        devices: number of processes to go on with; by default as many as the run began with. Under ``torchrun`` it is
+            the launcher's.
 
     Raises:
-        SkipwayError: no run lies there, it is over, it needs its module, or the data are others.
+        SkipwayError: no run lies there, it is over, it needs its module, the data are others, or the batch cannot be
+            shared out among the processes.
     """
     folder = RunFolder(path)
     spec = folder.read_spec()
+    if devices is not None:
+        spec = replace(spec, devices=devices)
     if folder.finished:
         status = folder.read_result()["status"]
         raise SkipwayError(f"the run in {path} is over ({status})", "a run that was stopped", f"skipway report {path}")
@@ -124,12 +138,13 @@ class _Session:
         try:
             with quiet():
                 fabric = make_fabric(self.spec, self._loggers(log))
-                launch(fabric)
-                with ExitStack() as held:
-                    self._take_folder(fabric, held)
-                    self._stretch(fabric)
-                # The other ranks read how it ended, too.
-                fabric.barrier()
+                kin = launch(fabric)
+                with watched(fabric, self.folder, kin):
+                    with ExitStack() as held:
+                        self._take_folder(fabric, held)
+                        self._stretch(fabric)
+                    # The other ranks read how it ended, too.
+                    fabric.barrier()
         finally:
             torch.set_num_threads(threads)
         return Run(self.folder.path)
@@ -166,22 +181,24 @@ class _Session:
         stepping: Any = fabric.setup_optimizers(optimizer)
         position = Position()
         if snapshot is None:
-            # Ranks begin with the same weights and draw different dropout.
-            fabric.seed_everything((spec.seed + fabric.global_rank) % (MOST_SEED + 1), verbose=False)
+            seed_own_random_(fabric, spec.seed)
         else:
-            load_full_state_(fabric, net, optimizer, snapshot.model, snapshot.optimizer)
-            fabric.strategy.precision.load_state_dict(snapshot.precision)
-            set_own_random_(snapshot.random, fabric)
             position = snapshot.position
+            if is_sharded(fabric):
+                load_shards_(folder.checkpoint_path, net, optimizer, snapshot)
+            else:
+                load_state_(net, optimizer, snapshot.model, snapshot.optimizer)
+            fabric.strategy.precision.load_state_dict(snapshot.precision)
+            drawn = set_own_random_(snapshot.random, fabric, seed=spec.seed, step=position.step)
+            self._note_regrouping(fabric, net, snapshot, drawn=drawn)
 
         def save(at: Position) -> None:
-            model_state, optimizer_state = full_state(fabric, net, optimizer)
-            states = gathered_random(fabric)
-            if first:
-                whole = Snapshot(
-                    model=model_state, optimizer=optimizer_state, random=states, position=at,
-                    precision=fabric.strategy.precision.state_dict(),
-                )  # fmt: skip
+            precision = fabric.strategy.precision.state_dict()
+            rest = Snapshot(random=gathered_random(fabric), position=at, precision=precision)
+            if is_sharded(fabric):
+                save_shards(folder.checkpoint_path, fabric, net, optimizer, rest)
+            elif first:
+                whole = replace(rest, model=net.state_dict(), optimizer=optimizer.state_dict())
                 save_checkpoint(folder.checkpoint_path, whole)
 
         with stop_on_signals() as stop:
@@ -197,7 +214,7 @@ class _Session:
                 )  # fmt: skip
             over = self._trained(training)
         if over:
-            state, _ = full_state(fabric, net, optimizer)
+            state = full_weights(fabric, net)
             if first:
                 save_weights(folder.weights_path, state)
                 if twin is not None:
@@ -268,15 +285,26 @@ class _Session:
             self.listener.noted(str(choice))
         return choice.mode
 
+    def _note_regrouping(self, fabric: Fabric, net: nn.Module, snapshot: Snapshot, *, drawn: bool) -> None:
+        """Where another number of processes wrote the checkpoint: say what differs, and put it on record."""
+        before, now = ranks_of(snapshot.random), fabric.world_size
+        if before == now or not fabric.is_global_zero:
+            return
+        self.listener.noted(what_differs(net, self.spec.recipe.batch_size, before=before, now=now, drawn=drawn))
+        known = self.folder.read_environment()
+        stretch = {"step": snapshot.position.step, "devices": now}
+        kept = known | {"regrouped": [*known.get("regrouped", []), stretch]}
+        self.folder.write_json(self.folder.environment_path, kept)
+
     def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:
-        """A run goes on only with the same data and devices; other versions are said, since they may change bits."""
+        """A run goes on only with the same data, strategy and precision; other versions are said: bits may change."""
         before, now = known["data"]["fingerprint"], facts["data"]["fingerprint"]
         if before != now:
             raise SkipwayError(
                 f"the data are others than those the run began with (fingerprint {now}, was {before})",
                 f"{known['data']['name']}: {known['data']['note']}",
             )
-        for key in ("devices", "strategy", "precision"):
+        for key in ("strategy", "precision"):
             if known[key] != facts[key]:
                 raise SkipwayError(
                     f"--{key} {facts[key]} for a run that began with {known[key]}", f"--{key} {known[key]}"

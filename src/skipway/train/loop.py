@@ -17,6 +17,7 @@ from skipway.train.checkpoint import Position
 from skipway.train.evaluate import Score, cross_entropy, score
 from skipway.train.optimizer import set_rate
 from skipway.train.schedule import multiplier
+from skipway.train.strategy import share_buffers_
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,6 +78,7 @@ class Training:
     def test(self) -> Score:
         """Loss and error over the test set."""
         fabric = self.fabric
+        share_buffers_(fabric, self.net)
         batches = self.data.test(batch_size=self.test_batch, rank=fabric.global_rank, world_size=fabric.world_size)
         return score(fabric, self.model, batches)
 

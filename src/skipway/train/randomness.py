@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from skipway.errors import SkipwayError
+from skipway.data.order import generator
+from skipway.spec import MOST_SEED
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from torch import Tensor
 
-__all__ = ["gathered_random", "set_own_random_"]
+__all__ = ["gathered_random", "ranks_of", "seed_own_random_", "set_own_random_"]
 
 
 def gathered_random(fabric: Fabric) -> dict[str, Tensor]:
@@ -27,25 +28,50 @@ def gathered_random(fabric: Fabric) -> dict[str, Tensor]:
     return gathered
 
 
-def set_own_random_(states: dict[str, Tensor], fabric: Fabric) -> None:
+def ranks_of(states: dict[str, Tensor]) -> int:
+    """How many ranks these are the states of."""
+    return len(next(iter(states.values())))
+
+
+def seed_own_random_(fabric: Fabric, seed: int) -> None:
+    """As a run begins: ranks draw different dropout."""
+    fabric.seed_everything((seed + fabric.global_rank) % (MOST_SEED + 1), verbose=False)
+
+
+def set_own_random_(states: dict[str, Tensor], fabric: Fabric, *, seed: int, step: int) -> bool:
     """Put this rank's generators back to where `gathered_random` found them.
 
-    Raises:
-        SkipwayError: the states are of another number of ranks.
+    Another number of ranks has no such states. Where the net never drew from them, theirs are those of the beginning;
+    else each rank's are drawn from the seed, the step and the ranks there are.
+
+    Returns:
+        Whether the net draws other numbers than it would have drawn undisturbed.
     """
-    count = len(next(iter(states.values())))
-    if count != fabric.world_size:
-        raise SkipwayError(f"{fabric.world_size} processes for a run that began with {count}", f"--devices {count}")
+    if ranks_of(states) == fabric.world_size:
+        _set({key: value[fabric.global_rank] for key, value in states.items()}, fabric.device)
+        return False
+    fabric.seed_everything(seed, verbose=False)  # as the first rank was
+    begun = _states(fabric.device)
+    drawn = any(not torch.equal(begun[key], states[key][0].cpu()) for key in begun.keys() & states.keys())
+    if drawn:
+        new = generator("ranks", seed, step, fabric.world_size, fabric.global_rank).initial_seed()
+        fabric.seed_everything(new % (MOST_SEED + 1), verbose=False)
+    else:
+        seed_own_random_(fabric, seed)
+    return drawn
+
+
+def _set(states: dict[str, Tensor], device: torch.device) -> None:
     # PyTorch's generators read from the start of a tensor's storage, so a row of a larger tensor needs its own.
-    own = {key: value[fabric.global_rank].cpu().clone() for key, value in states.items()}
+    own = {key: value.cpu().clone() for key, value in states.items()}
     version, *inner = own["python"].tolist()
     random.setstate((version, tuple(inner), None))
     *key, pos = own["numpy"].tolist()
     # The global generator is what a user's module draws from.
     np.random.set_state({"bit_generator": "MT19937", "state": {"key": np.array(key, dtype=np.uint32), "pos": pos}})  # noqa: NPY002
     torch.set_rng_state(own["torch"])
-    if "cuda" in own and fabric.device.type == "cuda":
-        torch.cuda.set_rng_state(own["cuda"], fabric.device)
+    if "cuda" in own and device.type == "cuda":
+        torch.cuda.set_rng_state(own["cuda"], device)
 
 
 def _states(device: torch.device) -> dict[str, Tensor]:

@@ -1,13 +1,14 @@
-"""Devices and strategies: Fabric from a spec, and the full state of a model however it is spread."""
+"""Devices and strategies: Fabric from a spec, and the whole state of a model however it is spread."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import threading
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -20,6 +21,7 @@ from skipway.models.unit import PlannedUnit
 from skipway.train.hardware import resolve_precision
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Sequence
 
     from lightning_fabric.loggers.logger import Logger
@@ -28,7 +30,11 @@ if TYPE_CHECKING:
 
     from skipway.spec import RunSpec
 
-__all__ = ["full_state", "is_sharded", "launch", "load_full_state_", "make_fabric", "quiet"]
+__all__ = ["full_weights", "is_sharded", "launch", "load_state_", "make_fabric", "quiet", "share_buffers_"]
+
+_PARENT: Final = "SKIPWAY_PARENT_PID"
+# Kept, so that a pid stays theirs; the system gives that of a process that nobody holds to another one.
+_STARTED: Final[list[subprocess.Popen[bytes]]] = []
 
 
 def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
@@ -64,15 +70,56 @@ def make_fabric(spec: RunSpec, loggers: Sequence[Logger] = ()) -> Fabric:
         ) from error
 
 
-def launch(fabric: Fabric) -> None:
+def launch(fabric: Fabric) -> dict[int, int]:
     """Start the processes of a run, or join the others that ``torchrun`` started.
 
     The process group is left at the end of the process, not torn down with it: gloo's threads would abort it. Fabric
     sees to that for NCCL alone.
+
+    Returns:
+        Pids, by rank, of the processes that this one started, or of the one that started it; none under ``torchrun``.
     """
-    fabric.launch()
+    with _bound_to_parent() as parent:
+        fabric.launch()
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         atexit.register(_leave_group)
+    started: list[subprocess.Popen[bytes]] = getattr(fabric.strategy.launcher, "procs", [])
+    _STARTED.extend(started)
+    # Fabric kills all processes, this one too and without a word, when one of its list ends; here that is told.
+    started.clear()
+    if parent is not None:
+        return {0: parent}
+    return {fabric.global_rank + k: process.pid for k, process in enumerate(_STARTED, 1)}
+
+
+@contextmanager
+def _bound_to_parent() -> Iterator[int | None]:
+    """Inside, a process that Fabric started ends with the one that started it, which nobody else would tell it.
+
+    Gives the parent's pid; None in a process that Fabric did not start.
+    """
+    if "LOCAL_RANK" not in os.environ:
+        os.environ[_PARENT] = str(os.getpid())
+        try:
+            yield None
+        finally:
+            del os.environ[_PARENT]
+        return
+    if _PARENT not in os.environ:
+        yield None
+        return
+    parent, joined = int(os.environ[_PARENT]), threading.Event()
+
+    def look() -> None:
+        while not joined.wait(1):
+            if os.getppid() != parent:
+                os._exit(1)
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield parent
+    finally:
+        joined.set()
 
 
 def _leave_group() -> None:
@@ -105,41 +152,32 @@ def is_sharded(fabric: Fabric) -> bool:
     return isinstance(fabric.strategy, ModelParallelStrategy)
 
 
-def full_state(
-    fabric: Fabric, net: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """State dicts of model and optimiser, whole, on every rank that asks; all ranks must ask together."""
+def share_buffers_(fabric: Fabric, net: nn.Module) -> None:
+    """Give all ranks the first one's running statistics, as DDP does in each step and sharding does not."""
+    if is_sharded(fabric):
+        for buffer in net.buffers():
+            torch.distributed.broadcast(buffer, 0)
+
+
+def full_weights(fabric: Fabric, net: nn.Module) -> dict[str, Tensor]:
+    """The state dict of a model, whole on the first rank; all ranks must ask together."""
     if not is_sharded(fabric):
-        return net.state_dict(), optimizer.state_dict()
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+        return net.state_dict()
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    model_state, optimizer_state = get_state_dict(
-        net, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
-    )
-    return cast("dict[str, Tensor]", model_state), dict(optimizer_state)
+    state = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    return cast("dict[str, Tensor]", state)
 
 
-def load_full_state_(
-    fabric: Fabric,
-    net: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    model_state: dict[str, Tensor],
-    optimizer_state: dict[str, Any],
+def load_state_(
+    net: nn.Module, optimizer: torch.optim.Optimizer, model_state: dict[str, Tensor], optimizer_state: dict[str, Any]
 ) -> None:
-    """Put back what `full_state` gave.
+    """Put back the state dicts of a model and its optimiser, which are whole.
 
     Raises:
         SkipwayError: the states are of another model.
     """
     try:
-        if is_sharded(fabric):
-            from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
-
-            set_state_dict(
-                net, optimizer, model_state_dict=cast("dict[str, Any]", model_state),
-                optim_state_dict=optimizer_state, options=StateDictOptions(full_state_dict=True),
-            )  # fmt: skip
-            return
         net.load_state_dict(model_state)
         optimizer.load_state_dict(optimizer_state)
     except (RuntimeError, ValueError, KeyError) as error:
