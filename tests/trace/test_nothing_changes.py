@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore")  # other libraries' deprecations
 
 WIDTH = 8
+OPTIONS: dict[str, dict[str, Any]] = {
+    "bare": {"structure_only": True, "profile": "fast"},  # products are not even computed
+    "structure": {"structure_only": True},
+    "default": {},
+}
+depths = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,32 +50,32 @@ def changed(model: nn.Module, batch: Any, *, runs: bool = False, **options: Any)
     return differences(before, state(model, batch))
 
 
-@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+@depths
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", SAMPLE)
-def test_sample(name: str, train: bool, structure_only: bool) -> None:
+def test_sample(name: str, train: bool, options: dict[str, Any]) -> None:
     model, batch = ZOO[name].make()
     model.train(train)
-    assert changed(model, batch, runs=True, structure_only=structure_only) == []
+    assert changed(model, batch, runs=True, **options) == []
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+@depths
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", [n for n in ZOO if n not in SAMPLE])
-def test_rest(name: str, train: bool, structure_only: bool) -> None:
+def test_rest(name: str, train: bool, options: dict[str, Any]) -> None:
     model, batch = ZOO[name].make()
     model.train(train)
-    assert changed(model, batch, structure_only=structure_only) == []
+    assert changed(model, batch, **options) == []
 
 
-@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
+@depths
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("what", list(RESTLESS))
-def test_models_that_change_themselves(what: str, train: bool, structure_only: bool) -> None:
+def test_models_that_change_themselves(what: str, train: bool, options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = RESTLESS[what]().train(train)
-    assert changed(model, torch.randn(4, WIDTH), structure_only=structure_only) == []
+    assert changed(model, torch.randn(4, WIDTH), **options) == []
 
 
 @pytest.mark.parametrize("name", [*HARD, *ADVERSARY])
@@ -79,8 +85,8 @@ def test_hand_made_models(name: str) -> None:
     assert changed(case.build().train(case.train), case.batch()) == []
 
 
-@pytest.mark.parametrize("structure_only", [True, False], ids=["structure", "default"])
-def test_gradients_modes_and_hooks_of_the_user_stay(structure_only: bool) -> None:
+@depths
+def test_gradients_modes_and_hooks_of_the_user_stay(options: dict[str, Any]) -> None:
     model = nn.Sequential(Restless(), Restless(), nn.Linear(WIDTH, 2))
     model(torch.randn(4, WIDTH)).sum().backward()
     model[0].eval()
@@ -88,7 +94,7 @@ def test_gradients_modes_and_hooks_of_the_user_stay(structure_only: bool) -> Non
     model[1].register_forward_hook(lambda module, args, output: None)
     model[2].weight.register_hook(lambda grad: grad)
     batch = torch.randn(4, WIDTH, requires_grad=True)
-    assert changed(model, batch, runs=True, structure_only=structure_only) == []
+    assert changed(model, batch, runs=True, **options) == []
 
 
 def _net(kind: str) -> tuple[nn.Module, Tensor]:
@@ -118,16 +124,16 @@ def _plant(model: nn.Module, at: int, bomb: Callable[[nn.Module], nn.Module]) ->
     late=st.booleans(),
     error=st.sampled_from([RuntimeError, ValueError, KeyboardInterrupt, MemoryError, StopIteration]),
     train=st.booleans(),
-    structure_only=st.booleans(),
+    options=st.sampled_from(list(OPTIONS.values())),
 )
 def test_models_that_raise(
-    kind: str, at: int, steps: int, late: bool, error: type[BaseException], train: bool, structure_only: bool
+    kind: str, at: int, steps: int, late: bool, error: type[BaseException], train: bool, options: dict[str, Any]
 ) -> None:
     torch.manual_seed(at)
     net, batch = _net(kind)
     fuse = [steps]
     model = _plant(net, at, lambda inner: Bomb(inner, fuse, error, late=late)).train(train)
-    assert changed(model, batch, structure_only=structure_only) == []
+    assert changed(model, batch, **options) == []
 
 
 @pytest.mark.parametrize("what", list(RESTLESS))

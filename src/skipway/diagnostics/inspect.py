@@ -59,7 +59,8 @@ def inspect(
         loss: maps the model's output to a scalar; without one a fixed random projection of the floating
             outputs is used.
         optimizer: the optimizer that trains the model, for rules that look at its parameter groups.
-        structure_only: find and prove units, measure nothing.
+        structure_only: find and prove units, measure nothing. Without proofs (profile ``"fast"``) the model's products
+            and convolutions are not even computed, unless it looks at numbers itself.
         profile: ``"fast"`` skips the proofs, ``"default"`` proves and measures, ``"thorough"`` also shows for
             every unit
             that deliberately wrong formulas fail.
@@ -106,11 +107,12 @@ def _inspected(
         batch = copied(batch, lambda t: t.to("meta"))
     _check(batch)
     notes: list[str] = []
-    trace = _recorded(inner, batch, addresses=not structure_only or profile != "fast")
+    further = not structure_only or profile != "fast"
+    trace = _recorded(inner, batch, addresses=further, values=further)
     keep = trace.writes_parameters
     found = find(trace.graph)
     described = describe_units(found)
-    runs = {"trace": 1}
+    runs = {"trace": trace.runs}
     proofs = [Proof(reason="proofs were skipped (profile fast)") for _ in described]
     if profile == "fast":
         notes.append("proofs were skipped (profile fast)")
@@ -239,9 +241,9 @@ def _check(batch: Batch) -> None:
             )
 
 
-def _recorded(model: nn.Module, batch: Batch, *, addresses: bool) -> Trace:
+def _recorded(model: nn.Module, batch: Batch, *, addresses: bool, values: bool) -> Trace:
     try:
-        return record(model, batch, addresses=addresses, partial=True)
+        return record(model, batch, addresses=addresses, partial=True, values=values)
     except SkipwayError:
         raise
     except (Exception, SystemExit) as error:

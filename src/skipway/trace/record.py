@@ -9,7 +9,7 @@ time of an inspection) and the fused paths are switched off by name.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import operation
 from skipway.trace.playback import Playback, Raised
 from skipway.trace.preserve import Preserved, preserved
+from skipway.trace.spared import LookedAtError, SparingTape, has_hooks
 from skipway.trace.tape import Tape
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Trace:
         raised: that operation.
         drawn_from: the global random number generators that moved: ``torch``, ``python``, ``numpy``.
         modules: the model's modules in order, each once, under its first name.
+        runs: how often the model was run for it.
     """
 
     graph: Graph
@@ -56,6 +58,7 @@ class Trace:
     raised: Raised | None = None
     drawn_from: frozenset[str] = frozenset()
     modules: Sequence[tuple[str, nn.Module]] = ()
+    runs: int = 1
 
 
 class _Addresses(TorchFunctionMode):
@@ -118,6 +121,7 @@ def record(
     addresses: bool = True,
     partial: bool = False,
     around: AbstractContextManager[Any] | None = None,
+    values: bool = True,
 ) -> Trace:
     """Run `model` once on a copy of `batch` without gradients and return what happened; the model is left as it was.
 
@@ -127,7 +131,28 @@ def record(
         addresses: whether later runs have to find the operations again.
         partial: where the model raises inside an operation, give what happened until then instead of raising.
         around: held open while the model runs (a mode that changes what it does).
+        values: whether products are computed from the first; without (and without addresses), only if the model looks
+            at numbers that come of them, or raises: it is then run again (see `skipway.trace.spared`).
     """
+    runs = 1
+    if not values:
+        with suppress(LookedAtError):
+            return _recorded(model, batch, addresses=False, partial=partial, around=around, values=False)
+        runs = 2
+    trace = _recorded(model, batch, addresses=addresses, partial=partial, around=around, values=True)
+    trace.runs = runs
+    return trace
+
+
+def _recorded(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    addresses: bool,
+    partial: bool,
+    around: AbstractContextManager[Any] | None,
+    values: bool,
+) -> Trace:
     args, kwargs = copied(call_arguments(batch))
     graph = Graph()
     with (
@@ -138,6 +163,9 @@ def record(
     ):
         called = _Addresses(stack) if addresses else None
         tape = Tape(stack, snapshot, None) if called is None else _SizingTape(stack, snapshot, called)
+        sparing = None
+        if not values and not has_hooks(module for _, module in snapshot.modules):
+            tape = sparing = SparingTape(stack, snapshot)
         playback = Playback(graph, tape)
         if isinstance(tape, _SizingTape):
             tape.playback = playback
@@ -146,15 +174,22 @@ def record(
             for tensor in tensors_of((args, kwargs)):
                 seen = tape.see(tensor)
                 playback.know(seen, graph.leaf("input", seen[2], seen[4], data=True).id)
+                if sparing is not None:
+                    sparing.given(seen)
             error: Exception | None = None
             output = None
             try:
-                with tape, called or _unfused(), around or nullcontext():
+                watched = nullcontext() if sparing is None else sparing.watched()
+                with watched, tape, called or _unfused(), around or nullcontext():
                     output = model(*args, **kwargs)
-            except Exception as raised:
-                if not partial:
+            except (Exception, SystemExit) as raised:
+                if sparing is not None and sparing.spared:
+                    raise LookedAtError from raised  # perhaps by what was not computed
+                if not partial or not isinstance(raised, Exception):
                     raise
                 error = raised
+            if sparing is not None and sparing.looked_at:
+                raise LookedAtError  # the model went on regardless
             playback.play()
             graph.outputs += [playback.read(tape.see(tensor), stack.top) for tensor in output_tensors(output)]
             if error is not None:

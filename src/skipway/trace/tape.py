@@ -145,7 +145,7 @@ class Tape(DispatchMode):
         late = known.read_late and not kwargs
         arguments = args[known.tail :] if late else attributes(known, args, kwargs or {})
         try:
-            out = known.run(*args, **kwargs) if kwargs else known.run(*args)
+            out = self.compute(known, inputs, args, kwargs or {})
         except BaseException:  # the model may catch it; what was read counts all the same
             self.events.append((known, call, address, inputs, arguments, None, None, 0))
             raise
@@ -164,6 +164,21 @@ class Tape(DispatchMode):
             result = [self.see(o) for o in out if isinstance(o, torch.Tensor)]
         self.events.append((known, call, address, inputs, arguments, result, changed, flops))
         return out
+
+    def compute(
+        self,
+        known: Operation,
+        inputs: list[Seen | None],  # noqa: ARG002  # for tapes that compute less
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """The result of an operation that reads `inputs`."""
+        return known.run(*args, **kwargs) if kwargs else known.run(*args)
+
+    @staticmethod
+    def storage(tensor: torch.Tensor) -> Any:
+        """What tells a tensor's storage from others."""
+        return _storage(tensor)
 
     def _is_counter(self, inputs: list[Seen | None]) -> bool:
         """Whether a counter of the model's own, such as BatchNorm's, is all that takes part."""
