@@ -75,8 +75,9 @@ def _nothing_compiled() -> Iterator[None]:
 
 
 def graphs_of(net: Any, kinds: int) -> int:
-    """One more where the first unit reads what needs no gradient."""
-    return kinds + (not list(net.stem.parameters()))
+    """One more where the first unit is not of a kind of its own, and reads what needs no gradient."""
+    first = unit_kinds(net.stack.built_units())[0]
+    return kinds + (len(first) > 1 and not list(net.stem.parameters()))
 
 
 def at_depths(name: str) -> list[Any]:
@@ -184,6 +185,7 @@ def test_number_formats_and_layouts() -> None:
             found.append(one(x))
         found[-1].float().sum().backward()
     assert len(backend) == kinds
+    assert backend.symbols() == 0
     assert found[0].dtype == torch.bfloat16
     assert torch.equal(*found)
     assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
@@ -390,6 +392,19 @@ def test_hooks_on_units_run() -> None:
     assert len(backend) == graphs
 
 
+def test_hooks_within_a_unit_are_those_of_its_first_call() -> None:
+    net, _, x, backend = compiled_and_twin("mlp40@highway")
+    graphs, seen = len(backend), []
+    inner = net.stack.units[1].branches[0]
+    inner.register_forward_hook(lambda *_: seen.append("late"))
+    net(x)
+    assert seen == []
+    assert len(backend) == graphs
+    net.compile_units(backend=backend)
+    net(x)
+    assert seen == ["late"]
+
+
 def test_function_transforms_see_operations() -> None:
     net, twin, x, backend = compiled_and_twin("mlp40@highway")
     graphs = len(backend)
@@ -471,9 +486,10 @@ def test_what_cannot_be_compiled() -> None:
     with pytest.raises(UnknownNameError, match="all"):
         compile_model(nn.Linear(2, 2), "all")
     net = build("mlp40@highway")
-    net.set_memory("checkpoint")
-    with pytest.raises(SkipwayError, match=r"(?s)memory='checkpoint'.*--compile units"):
-        compile_model(net, "model")
+    for how, memory in (("model", "checkpoint"), ("model", "recompute"), ("units", "recompute")):
+        net.set_memory(memory)  # type: ignore[arg-type]
+        with pytest.raises(SkipwayError, match=rf"(?s)memory='{memory}' with compile='{how}'.*--memory checkpoint"):
+            compile_model(net, how)
 
 
 # Training -------------------------------------------------------------------------------------------------------------

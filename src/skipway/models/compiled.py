@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from skipway.designs import State
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.models.unit import PlannedUnit
-from skipway.spec import COMPILE_MODES
+from skipway.spec import COMPILE_MODES, MEMORY_MODES
 
 if TYPE_CHECKING:
     from skipway.models.stack import PlannedStack
@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["CompiledUnits", "compile_model", "compile_units", "uncompiled", "unit_kinds"]
 
 _count: Final = itertools.count()
+# What holds of memory modes: units in a graph are still run again from outside of it; within one, the compiler decides.
+_MEMORY: Final[dict[str, tuple[str, ...]]] = {
+    "none": MEMORY_MODES,
+    "units": tuple(mode for mode in MEMORY_MODES if mode != "recompute"),
+    "model": ("keep",),
+}
 
 
 def unit_kinds(units: Sequence[PlannedUnit]) -> list[list[PlannedUnit]]:
@@ -122,17 +128,17 @@ def compile_model(model: nn.Module, how: str) -> None:
     Raises:
         UnknownNameError: another word.
         SkipwayError: ``"units"`` of a model that is not ours, or of a design whose state grows from unit to unit;
-            ``"model"`` with checkpoints.
+            a memory mode that graphs do away with.
     """
     if how not in COMPILE_MODES:
         raise UnknownNameError("compile", how, COMPILE_MODES)
+    if isinstance(model, CompiledUnits) and (memory := model.stack.memory) not in _MEMORY[how]:
+        raise SkipwayError(
+            f"memory={memory!r} with compile={how!r}, whose graphs keep what the compiler wants",
+            "memory one of: " + ", ".join(_MEMORY[how]),
+            "--memory checkpoint with --compile units, or --compile none",
+        )
     if how == "model":
-        if isinstance(model, CompiledUnits) and model.stack.memory == "checkpoint":
-            raise SkipwayError(
-                "the whole model compiled with memory='checkpoint', which PyTorch's compiler does not take",
-                "compile='units', or memory='keep' or 'recompute'",
-                "--compile units",
-            )
         model.compile()
     elif how == "units":
         if not isinstance(model, CompiledUnits):

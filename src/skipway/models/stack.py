@@ -93,6 +93,8 @@ class PlannedStack(nn.Module):
         A kind are the units that differ in the values of their weights only. Each has a graph for each way it is
         called: train and eval mode, with and without gradients, number formats. Hooks on units and on what holds them
         run as ever; those on modules within a unit have to be there before the first call. Copies are not compiled.
+        What a graph keeps for its backward pass is the compiler's choice: ``memory="recompute"`` keeps no less then,
+        ``"checkpoint"`` does.
 
         Args:
             backend: as for `torch.compile`, and so are the others.
