@@ -159,3 +159,15 @@ def test_a_divergence_ends_every_rank(strategy: str, tmp_path: Path) -> None:
     result = Run(tmp_path / "run").result
     assert result["status"] == "diverged"
     assert bool(result["where"]) == (strategy == "ddp")
+
+
+@pytest.mark.exhaustive
+def test_running_statistics_are_those_of_the_first_rank(tmp_path: Path) -> None:
+    """Whatever the strategy, and behind a resume."""
+    net = tiny("resnet8", batch_size=16, accelerator="cpu", checkpoint_every=2, test_every=1)
+    sharded = replace(net, strategy="fsdp2")
+    together(tmp_path, {"name": "ddp", "spec": replace(net, strategy="ddp")}, *jobs_of("fsdp2", sharded))
+    runs = [Run(tmp_path / name) for name in ("ddp", "fsdp2", "fsdp2-cut")]
+    assert lines(runs[1]) == lines(runs[2])
+    ddp, fsdp2 = (torch.tensor([m["test_loss"] for m in run.metrics() if "test_loss" in m]) for run in runs[:2])
+    torch.testing.assert_close(fsdp2, ddp, rtol=0, atol=1e-4)

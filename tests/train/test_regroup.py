@@ -71,6 +71,8 @@ def test_the_draw_behind_a_change_is_a_draw_of_its_own_and_the_same_each_time(tm
     twice = [
         resume(stopped(spec, tmp_path / name, ranks=3).path, data=open_once(spec.data)) for name in ("one", "other")
     ]
+    # Not once more what was drawn at the beginning.
+    assert torch.initial_seed() not in range(spec.seed, spec.seed + 3)
     assert torch.equal(losses(twice[0]), losses(twice[1]))
     assert torch.equal(losses(twice[0])[:3], losses(undisturbed)[:3])
     assert not torch.equal(losses(twice[0])[3:], losses(undisturbed)[3:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,3 +128,13 @@ def test_shards_that_the_first_process_does_not_see(tmp_path: Path, monkeypatch:
         f"expected: {tmp_path / 'run' / 'checkpoint'} on a disk that all share"
     )
     assert Run(tmp_path / "run").status == "begun"
+
+
+def test_convolutions_are_sharded_in_the_plain_layout(tmp_path: Path) -> None:
+    spec = tiny("resnet8", steps=2, strategy="fsdp2", accelerator="cpu")
+    assert run_spec(spec, tmp_path / "run", data=open_once(spec.data)).environment["channels_last"] is False
+    with pytest.raises(SkipwayError) as raised:
+        run_spec(replace(spec, channels_last=True), tmp_path / "other", data=open_once(spec.data))
+    assert str(raised.value) == (
+        "--channels-last with strategy fsdp2\nexpected: contiguous weights\ntry: --channels-first, or ddp"
+    )

@@ -191,6 +191,8 @@ def test_what_all_raise_is_raised_as_it_is(tmp_path: Path) -> None:
     def run(rank: int) -> None:
         with watched(ranks.fabric(rank), RunFolder(tmp_path / "run"), {}):
             ranks.together.wait()
+            if rank == 0:
+                time.sleep(10 * BEAT_SEC)  # when it has heard of the other one
             raise SkipwayError(f"refused on {rank}")
 
     assert [str(error) for error in ranks.each(run)] == ["refused on 0", "refused on 1"]

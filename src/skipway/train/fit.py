@@ -258,7 +258,7 @@ class _Session:
         check_real(net)
         net.to(fabric.device)
         check_trainable(net, data, spec.recipe.batch_size, rank=fabric.global_rank, world_size=fabric.world_size)
-        channels_last = resolve_layout(spec.channels_last, net)
+        channels_last = resolve_layout(spec.channels_last, net, sharded=is_sharded(fabric))
         if channels_last:
             net.to(memory_format=torch.channels_last)
         facts = environment(spec, fabric=fabric, channels_last=channels_last)

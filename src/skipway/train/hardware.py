@@ -51,9 +51,15 @@ def _has_bf16(device_type: str) -> bool:
     return False
 
 
-def resolve_layout(asked: bool | None, model: nn.Module) -> bool:
-    """Whether images are stored channels-last: as asked, else wherever the model has convolutions."""
-    return any(isinstance(m, nn.Conv2d) for m in model.modules()) if asked is None else asked
+def resolve_layout(asked: bool | None, model: nn.Module, *, sharded: bool = False) -> bool:
+    """Whether images are stored channels-last: as asked, else wherever a model has convolutions and is not sharded.
+
+    Raises:
+        SkipwayError: asked for and sharded, of which FSDP2 knows nothing.
+    """
+    if asked and sharded:
+        raise SkipwayError("--channels-last with strategy fsdp2", "contiguous weights", "--channels-first, or ddp")
+    return not sharded and any(isinstance(m, nn.Conv2d) for m in model.modules()) if asked is None else asked
 
 
 def environment(spec: RunSpec, *, fabric: Fabric, channels_last: bool) -> dict[str, Any]:
