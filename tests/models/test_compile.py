@@ -94,7 +94,7 @@ def step(model: nn.Module, x: Tensor) -> tuple[Tensor, dict[str, Tensor | None],
     torch.manual_seed(3)
     y = model(x)
     torch.manual_seed(4)
-    (y * torch.randn_like(y)).sum().backward()
+    (y * torch.randn(y.shape).to(y)).sum().backward()
     return y.detach(), {k: p.grad for k, p in model.named_parameters()}, dict(model.named_buffers())
 
 
