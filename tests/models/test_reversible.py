@@ -200,6 +200,7 @@ def test_under_autocast(name: str) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             y = twin(x)
             # Within the same context, so that a cast that is held without its graph would be taken again.
+            twin.set_memory("keep")
             z = twin(x)
         (y.float().square().mean() + z.float().square().mean()).backward()
         found.append((y.detach(), {k: p.grad for k, p in twin.named_parameters()}, dict(twin.named_buffers())))
@@ -393,6 +394,14 @@ def test_compiled_whole_the_units_run_as_ever() -> None:
     x = batch_for(model).double()
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x), in_mode(model, "keep")(x), rtol=0, atol=0)
+
+
+def test_where_somebody_watches_all_is_kept() -> None:
+    model = in_mode(small("mlp8@revnet"), "reversible")
+    x = batch_for(model)
+    with torch.overrides.BaseTorchFunctionMode():
+        assert saved_bytes(model, x) == saved_bytes(in_mode(model, "keep"), x)
+    assert saved_bytes(model, x) < saved_bytes(in_mode(model, "keep"), x)
 
 
 def test_without_gradients_nothing_is_different() -> None:

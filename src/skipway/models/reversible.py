@@ -339,7 +339,7 @@ class _Random:
 
 
 def _autocast(device: str, dtype: torch.dtype, enabled: bool) -> AbstractContextManager[Any]:
-    # A cast that the cache holds from here, without its graph, would be used outside too.
+    # Without the cache: from here it would hold casts without their graph, which older PyTorch then uses outside.
     if not enabled and not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
