@@ -4,7 +4,7 @@ DIR/spec.json                what was asked for
 DIR/environment.json         what it ran on and with, and the data's fingerprint
 DIR/metrics.jsonl            one line each `log_every` steps, and one for each test
 DIR/inspection-start.json    the net before the first step
-DIR/checkpoint/state.safetensors   everything needed to go on
+DIR/checkpoint/state.safetensors   everything needed to go on; where the net is sharded, beside the shards it names
 DIR/inspection-end.json      the net behind the last step
 DIR/model.safetensors        final weights
 DIR/result.json              the last thing written: a run with it is over
