@@ -8,6 +8,8 @@ with everything computed. What does not depend on the batch (tables that a model
 
 from __future__ import annotations
 
+import itertools
+import operator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -152,8 +154,11 @@ def _convolution(
     _output_padding: list[int],
     groups: int,
 ) -> torch.Tensor | None:
-    if transposed or not _plain(x, weight, bias) or not (_row_major(x) and _row_major(weight)):
+    if transposed or not _plain(x, weight, bias) or None in (layouts := {_layout(x), _layout(weight)}):
         return None
+    last = torch.channels_last in layouts
+    if last and (x.device.type != "cpu" or max(dilation) > 1):
+        return None  # there it depends on the kernel
     (batch, channels, *sizes), (features, per_group, *kernel) = x.shape, weight.shape
     if channels != per_group * groups or features % groups or (bias is not None and bias.shape != (features,)):
         return None
@@ -163,7 +168,10 @@ def _convolution(
         return None
     steps = zip(sizes, kernel, stride, padding, dilation, strict=True)
     out = [(size + 2 * p - d * (k - 1) - 1) // s + 1 for size, k, s, p, d in steps]
-    return x.new_zeros((batch, features, *out)) if min(out) > 0 else None
+    if min(out) < 1:
+        return None
+    zeros = x.new_zeros((batch, *out, features) if last else (batch, features, *out))
+    return zeros.permute(0, 3, 1, 2) if last else zeros
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
@@ -204,11 +212,20 @@ def _is_floating(seen: Seen) -> bool:
     return seen[4].is_floating_point or seen[4].is_complex
 
 
-def _row_major(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in memory as it is written; what is made of others may lie otherwise."""
-    expected = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+def _layout(tensor: torch.Tensor) -> torch.memory_format | None:
+    """How a tensor lies in memory, if in one of the two orders in which PyTorch makes new ones."""
+    order = tensor.stride()
+    if order == _strides(tensor.shape):
+        return torch.contiguous_format
+    if tensor.dim() == 4:
+        batch, channels, height, width = tensor.shape
+        by_batch, by_row, by_column, by_channel = _strides((batch, height, width, channels))
+        if order == (by_batch, by_channel, by_row, by_column):
+            return torch.channels_last
+    return None
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a tensor that lies in memory as it is written."""
+    sizes = itertools.accumulate(reversed(shape[1:]), operator.mul, initial=1)
+    return tuple(sizes)[::-1]
