@@ -83,7 +83,7 @@ def test_no_run_there(tmp_path: Path) -> None:
         ({"version": "2.0"}, "a run spec of version '2.0'\nexpected: version '1.0'"),
         ({"sede": 3}, "unknown key of a run spec 'sede'\nexpected: did you mean 'seed'?"),
         ({"recipe": 5}, "a recipe that is 5\nexpected: keys and values"),
-        ({"memory": "none"}, "unknown memory 'none'\nexpected: one of: auto, checkpoint, keep, recompute"),
+        ({"memory": "none"}, "unknown memory 'none'\nexpected: one of: auto, checkpoint, keep, recompute, reversible"),
         ({"threads": 0}, "threads=0\nexpected: an integer from 1 to 1024"),
         ({"threads": 99_999}, "threads=99999\nexpected: an integer from 1 to 1024"),
         ({"seed": 2**32}, "seed=4294967296\nexpected: an integer from 0 to 4294967295"),

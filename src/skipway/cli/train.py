@@ -56,12 +56,13 @@ def train_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
         Path | None, typer.Option(metavar="DIR", help="Folder of the run, new or empty. Default: one under runs/.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with the run in this folder; takes no other options.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Go on with the run in this folder; takes no other options but --devices."),
     ] = None,
 ) -> int:
     """Train a model and keep the run in a folder: metrics, checkpoints, weights, inspections at both ends."""
     if resume is not None:
-        return _resumed(context_, resume, log)
+        return _resumed(context_, resume, log, devices)
     if model is None:
         raise UsageProblemError("no model", "a name", "skipway train resnet20 --data digits, or --resume DIR")
     options = o.TrainOptions(
@@ -81,12 +82,14 @@ def train_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
     return _code(run)
 
 
-def _resumed(context: typer.Context, folder: Path, log: str | None) -> int:
+def _resumed(context: typer.Context, folder: Path, log: str | None, devices: int) -> int:
     from skipway.train.fit import resume
 
-    o.alone_with_resume(context, {"log"}, "the run's own spec")
+    o.alone_with_resume(context, {"log", "devices"}, "the run's own spec")
+    source = context.get_parameter_source("devices")
+    typed = source is not None and source.name == "COMMANDLINE"
     with TrainingDisplay(folder) as display:
-        run = resume(folder, listener=display, log=log)
+        run = resume(folder, listener=display, log=log, devices=devices if typed else None)
     return _code(run)
 
 
