@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import socket
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from skipway.train.fit import resume, run_spec
 from skipway.train.folder import RunFolder
 from skipway.train.plan import fit, plan_recipe
 from skipway.train.run import Run, load_run
+from skipway.train.strategy import launch
 from train.runs import TEXT, FromData, open_once, tiny
 from train.zoo_of_training import plain
 
@@ -41,6 +43,18 @@ def stopped(path: Path, spec: RunSpec = SPEC, **how: Any) -> Run:
     run = run_spec(spec, path, data=FromData(open_once(spec.data), 3), **how)
     assert run.status == "stopped"
     return run
+
+
+def test_a_port_that_is_taken() -> None:
+    """Fabric looks for a free port first; it may be another's by the time that it is needed."""
+
+    class Late:
+        def launch(self) -> None:
+            with socket.create_server(("127.0.0.1", 0)) as taken:
+                torch.distributed.TCPStore("127.0.0.1", taken.getsockname()[1], is_master=True)
+
+    with pytest.raises(SkipwayError, match=r"cannot meet: .* listen .*\nexpected: a port .*\ntry: the same command"):
+        launch(cast("Any", Late()))
 
 
 # -- folders

@@ -78,9 +78,20 @@ def launch(fabric: Fabric) -> dict[int, int]:
 
     Returns:
         Pids, by rank, of the processes that this one started, or of the one that started it; none under ``torchrun``.
+
+    Raises:
+        SkipwayError: they do not find each other, as when another program takes the port that was just free.
     """
+    network = (torch.distributed.DistNetworkError,) if torch.distributed.is_available() else ()
     with _bound_to_parent() as parent:
-        fabric.launch()
+        try:
+            fabric.launch()
+        except network as error:
+            reason = str(error).partition("\n")[0]
+            raise SkipwayError(
+                f"the processes of the run cannot meet: {reason}", "a port that stays free until all are there",
+                "the same command again",
+            ) from error  # fmt: skip
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         atexit.register(_leave_group)
     started: list[subprocess.Popen[bytes]] = getattr(fabric.strategy.launcher, "procs", [])
