@@ -25,16 +25,16 @@ def test_auto_is_said_and_a_resumed_run_goes_on_as_it_began(
     monkeypatch.setattr(memory, "free_bytes", lambda _: 0)
     cut = run_spec(spec, tmp_path / "cut", data=FromData(data, 3), listener=heard)
     assert cut.status == "stopped"
-    assert cut.environment["memory"] == "checkpoint"
-    assert heard.notes[0].startswith("memory: checkpoint, for 32 samples on 0 B (keep ")
+    assert cut.environment["memory"] == "recompute"  # the smallest, for a net of three units
+    assert heard.notes[0].startswith("memory: recompute, for 32 samples on 0 B (keep ")
     assert "not even that is expected to fit" in heard.notes[0]
     told = len(heard.notes)
     monkeypatch.setattr(memory, "free_bytes", lambda _: 2**40)
     again = resume(cut.path, data=data, listener=heard)
     assert again.status == "finished"
     assert not any(note.startswith("memory:") for note in heard.notes[told:])
-    assert again.environment["memory"] == "checkpoint"
-    whole = run_spec(replace(spec, memory="checkpoint"), tmp_path / "whole", data=data)
+    assert again.environment["memory"] == "recompute"
+    whole = run_spec(replace(spec, memory="recompute"), tmp_path / "whole", data=data)
     assert "memory" not in whole.environment
     assert weights(again) == weights(whole)
     plenty = run_spec(spec, tmp_path / "plenty", data=data, listener=heard)

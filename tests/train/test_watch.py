@@ -28,7 +28,7 @@ class Ranks:
     """Stand-ins for Fabric on several ranks, each in a thread of this process."""
 
     def __init__(self, count: int) -> None:
-        self.count, self.sum = count, 0.0
+        self.count, self.sum, self.lock = count, 0.0, threading.Lock()
         self.together = threading.Barrier(count)
 
     def fabric(self, rank: int) -> Any:
@@ -40,7 +40,8 @@ class Ranks:
 
     def all_reduce(self, value: torch.Tensor, reduce_op: str) -> torch.Tensor:
         assert reduce_op == "sum"
-        self.sum += float(value)
+        with self.lock:
+            self.sum += float(value)
         self.together.wait()
         return torch.tensor(self.sum)
 
