@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from skipway.cli import main
+from skipway.cli import main, train_options
+from skipway.spec import COMPILE_MODES, MEMORY_MODES
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -225,3 +226,8 @@ def test_a_fault_of_our_own_is_not_taken_for_findings(
     assert code == 70
     assert "ZeroDivisionError" in err
     assert err.endswith("error: this is a fault of skipway itself, not of the model\n")
+
+
+def test_the_modes_on_the_command_line_are_those_of_the_spec() -> None:
+    assert (*MEMORY_MODES, "auto") == train_options.MEMORY
+    assert train_options.COMPILE == COMPILE_MODES

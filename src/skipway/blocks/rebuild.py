@@ -9,7 +9,6 @@ Shapes: N batch, C channels, H and W image, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import _has_any_global_hook
 
-from skipway.errors import SkipwayError
+from skipway.blocks.again import Autocast, refuse_second_gradient
 
 __all__ = ["Rebuilding", "run_through", "transformed", "watched"]
 
@@ -220,24 +219,17 @@ class _Rebuilt(torch.autograd.Function):
             z = _token_norm(norm, x, gain, shift)
         ctx.step, ctx.has_bias = step, bias is not None
         ctx.save_for_backward(x, gain, shift, weight, *running, *statistics)
-        device = x.device.type
-        ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+        ctx.autocast = Autocast.now(x.device)
         return _weighed(step.weight, z if act is None else _ACTS[type(act)].forward(act, z), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         """Rebuild what the weights read, then step by step back."""
-        if torch.is_grad_enabled():
-            raise SkipwayError(
-                'a gradient of a gradient (create_graph=True) with memory="recompute"',
-                "a mode whose backward pass can itself be differentiated",
-                'model.set_memory("keep")',
-            )
+        refuse_second_gradient("recompute")
         x, gain, shift, weight, running_mean, running_var, *statistics = ctx.saved_tensors
         step, wanted = ctx.step, ctx.needs_input_grad
-        device, dtype, enabled = ctx.autocast
         back: Callable[[Tensor], tuple[Tensor | None, ...]]
-        with _autocast(device, dtype, enabled=enabled):
+        with ctx.autocast.again():
             if isinstance(step.norm, nn.BatchNorm2d):
                 running = (running_mean, running_var)
                 z = _batch_again(step.norm.eps, x, gain, shift, running, statistics, training=ctx.training)
@@ -251,7 +243,7 @@ class _Rebuilt(torch.autograd.Function):
                     )  # fmt: skip
             else:
                 z, back = _token_again(step.norm, x, gain, shift, wanted[2:5])
-        with _autocast(device, dtype, enabled=False):
+        with ctx.autocast.off():
             a = z if step.act is None else _ACTS[type(step.act)].forward(step.act, z)
             below = any(wanted[2:5])
             grad, grad_weight, grad_bias = _weights_back(
@@ -263,12 +255,6 @@ class _Rebuilt(torch.autograd.Function):
                 kind = _ACTS[type(step.act)]
                 grad = kind.backward(step.act, grad, z if kind.reads_input else a)
             return None, None, *back(grad), grad_weight, grad_bias
-
-
-def _autocast(device: str, dtype: torch.dtype, *, enabled: bool) -> AbstractContextManager[Any]:
-    if not enabled and not torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
 
 
 def _batch_normalised(

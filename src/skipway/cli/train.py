@@ -86,10 +86,8 @@ def _resumed(context: typer.Context, folder: Path, log: str | None, devices: int
     from skipway.train.fit import resume
 
     o.alone_with_resume(context, {"log", "devices"}, "the run's own spec")
-    source = context.get_parameter_source("devices")
-    typed = source is not None and source.name == "COMMANDLINE"
     with TrainingDisplay(folder) as display:
-        run = resume(folder, listener=display, log=log, devices=devices if typed else None)
+        run = resume(folder, listener=display, log=log, devices=devices if o.typed(context, "devices") else None)
     return _code(run)
 
 

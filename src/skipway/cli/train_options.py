@@ -18,11 +18,14 @@ __all__ = [
     "Accelerator", "Augment", "Batch", "ChannelsLast", "CheckpointEvery", "Compile", "Context", "Data", "Devices",
     "Download", "ImageSize", "Inspected", "LogEvery", "LogTo", "Lr", "Memory", "Normalize", "Precision", "Recipe",
     "Root", "Steps", "Strategy", "TestEvery", "TestSize", "Threads", "TrainOptions", "TrainSize", "WeightDecay",
-    "alone_with_resume",
+    "alone_with_resume", "typed", "whole_path",
 ]  # fmt: skip
 
 DATA: Final = ("digits", "cifar10", "cifar100", "fashion_mnist", "imagenet", "text", "reverse")
 RECIPES: Final = ("quick", "he2016-cifar", "he2016-short", "he2016-imagenet", "gpt-small")
+# Those of the spec, which the start of every command need not load.
+MEMORY: Final = ("keep", "recompute", "checkpoint", "reversible", "auto")
+COMPILE: Final = ("none", "units", "model")
 
 Data = Annotated[
     str,
@@ -69,19 +72,19 @@ ChannelsLast = Annotated[
 Memory = Annotated[
     str,
     typer.Option(
-        metavar="keep|recompute|checkpoint|reversible|auto",
+        metavar="|".join(MEMORY),
         help="Keep activations, or compute some, or nearly all, of them again; reversible: from outputs, with a design"
         " that can be inverted; auto: the fastest that fits.",
-        autocompletion=complete_from(("keep", "recompute", "checkpoint", "reversible", "auto")),
+        autocompletion=complete_from(MEMORY),
     ),
 ]
 Compile = Annotated[
     str,
     typer.Option(
         "--compile",
-        metavar="none|units|model",
+        metavar="|".join(COMPILE),
         help="torch.compile each kind of unit once, or the whole model, which takes longer the deeper it is.",
-        autocompletion=complete_from(("none", "units", "model")),
+        autocompletion=complete_from(COMPILE),
     ),
 ]
 Accelerator = Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, mps …")]
@@ -169,6 +172,12 @@ class TrainOptions:
             )  # fmt: skip
 
 
+def typed(context: typer.Context, name: str) -> bool:
+    """Whether an option was typed, rather than left at its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def alone_with_resume(context: typer.Context, allowed: set[str], what: str) -> None:
     """See to it that --resume comes with no option that the kept spec decides.
 
@@ -180,12 +189,6 @@ def alone_with_resume(context: typer.Context, allowed: set[str], what: str) -> N
     Raises:
         UsageProblemError: another option was typed.
     """
-    given = [
-        name
-        for name in context.params
-        if name not in {"resume", *allowed}
-        and (source := context.get_parameter_source(name))
-        and source.name == "COMMANDLINE"
-    ]
+    given = [name for name in context.params if name not in {"resume", *allowed} and typed(context, name)]
     if given:
         raise UsageProblemError(f"--resume with {', '.join(given)}", f"--resume DIR alone: {what} says everything else")

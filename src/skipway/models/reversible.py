@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from skipway.blocks.again import Autocast, refuse_second_gradient
 from skipway.designs import DESIGNS, Design, State
 from skipway.errors import SkipwayError
 from skipway.models.checkpointed import untracked
@@ -163,7 +164,7 @@ class _Run:
     behind: TreeSpec | None = None
     random: list[_Random | None] = field(default_factory=list)
     sample: list[Tensor] = field(default_factory=list)
-    autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
+    autocast: Autocast = Autocast("cpu", torch.bfloat16, enabled=False)
     parameters: list[nn.Parameter] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -174,11 +175,11 @@ class _Run:
     def forward(self, leaves: Sequence[Tensor]) -> list[Tensor]:
         """Through the units; notes random states where a unit draws numbers."""
         device = leaves[0].device
-        self.autocast = (device.type, torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type))
+        self.autocast = Autocast.now(device)
         self.sample = [_sample(leaf) for leaf in leaves] if self.drift.due(device) else []
         state = tree_unflatten(list(leaves), self.before)
         now = _Random.now(leaves)
-        with _autocast(*self.autocast):
+        with self.autocast.again():
             for unit in self.units:
                 state = unit(state, self.progress)
                 then = _Random.now(leaves)
@@ -193,7 +194,7 @@ class _Run:
         """Gradients at the state before the units, and at `parameters`."""
         assert self.behind is not None
         way = _WayBack(tree_unflatten(list(leaves), self.behind), grads, self.progress)
-        with untracked(*self.units), _autocast(*self.autocast):
+        with untracked(*self.units), self.autocast.again():
             for unit, random in zip(reversed(self.units), reversed(self.random), strict=True):
                 with nullcontext() if random is None else random.again():
                     way.through(unit)
@@ -217,12 +218,7 @@ class _Reversed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         """From the last unit to the first."""
-        if torch.is_grad_enabled():
-            raise SkipwayError(
-                'a gradient of a gradient (create_graph=True) with memory="reversible"',
-                "a mode whose backward pass can itself be differentiated",
-                'model.set_memory("keep")',
-            )
+        refuse_second_gradient("reversible")
         state_grads, parameter_grads = ctx.run.backward(ctx.saved_tensors[: ctx.behind], grads)
         return None, None, *state_grads, *parameter_grads
 
@@ -336,13 +332,6 @@ class _Random:
             torch.set_rng_state(self.cpu)
             set_device_states(list(self.devices), list(self.states), device_type=kind)
             yield
-
-
-def _autocast(device: str, dtype: torch.dtype, enabled: bool) -> AbstractContextManager[Any]:
-    # Without the cache: from here it would hold casts without their graph, which older PyTorch then uses outside.
-    if not enabled and not torch.is_autocast_enabled(device):
-        return nullcontext()
-    return torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=False)
 
 
 def _sample(leaf: Tensor) -> Tensor:
