@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -105,9 +105,7 @@ def main(argv: list[str] | None = None) -> int:
             cells.append(f"{statistics.median(values):.3f} ({min(values):.3f} – {max(values):.3f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
         print(lines[-1], file=sys.stderr, flush=True)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return 0
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from results_file import machine, write_section
+from results_file import machine, tell
 
 TITLE: Final = "Comparisons beside a shell loop (`benchmarks/compare_loop.py`)"
 
@@ -78,9 +78,7 @@ def main(argv: list[str] | None = None) -> int:
         "| --- | --- | --- |",
         f"| {both['loop']:.0f} | {both['compare']:.0f} | {spread} |",
     ]
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return 0
 
 

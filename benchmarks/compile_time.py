@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 
 _ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(_ROOT / "src")]
@@ -175,9 +175,7 @@ def main() -> int:
         return 0
     table, ratio = by_depth(options.depths, options.whole, options.limit)
     lines = [f"{machine(('torch',))}. 1 thread.", "", *table, "", *pays(options.repeats)]
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return int(ratio > LIMIT)
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from PIL import Image
-from results_file import machine, write_section
+from results_file import machine, tell
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 from torchvision.transforms import v2
@@ -167,9 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     lines = table(rates, options)
     if options.cifar10:
         lines += opening(options.cifar10, options.repeats)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     medians = [
         statistics.median(o / t for o, t in zip(rates[OURS], rates[name], strict=True))
         for name in rates

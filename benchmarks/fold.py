@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 
 from skipway.models import create_model
 from skipway.models.fold import fold
@@ -72,9 +72,7 @@ def main() -> None:
     with torch.inference_mode():
         for name in MODELS:
             lines += rows(name, options.batch, options.repeats)
-    print("\n".join(lines))
-    if options.results is not None:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler reports its every start on standard error
 
 import torch  # reads the line above
-from results_file import machine, write_section
+from results_file import machine, tell
 from torch import nn  # as above
 
 _ROOT: Final = Path(__file__).parents[1]
@@ -252,9 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     lines = table(kept, skipped, variants, options.repeats)
     if not options.no_torchlens:
         lines += torchlens_table(torchlens_ratios(options.repeats))
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     over = [
         v
         for v, limit in LIMITS.items()

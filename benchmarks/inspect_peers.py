@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import skipway
@@ -114,9 +114,7 @@ def main(argv: list[str] | None = None) -> int:
         shown = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in rows[-1].items())
         print(f"repeat {repeat}: {shown}", file=sys.stderr, flush=True)
     lines = table(rows, options)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return 0
 
 

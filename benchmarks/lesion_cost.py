@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 
 _ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(_ROOT / "src")]
@@ -81,9 +81,7 @@ def main() -> int:
         ratio = statistics.median(a / b for a, b in zip(*ratios.values(), strict=True))
         lines.append(f"| {name} | {deleted} | {' | '.join(cells)} | {ratio:.2f} |")
         print(lines[-1], flush=True)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return 0
 
 

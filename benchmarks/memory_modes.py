@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 
 _ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(_ROOT / "src")]
@@ -168,9 +168,7 @@ def main() -> int:
         ratios = ", ".join(f"{mode} {statistics.median(kept[-1].time_ratios(mode)):.2f}" for mode in saving)
         print(f"{name}: {ratios}", file=sys.stderr, flush=True)
     lines = table(kept, options.batch, options.repeats, device)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return int(any(missed(one) for one in kept))
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -180,9 +180,7 @@ def main() -> None:
         measure(case, options.repeats, options.steps)
         cases.append(case)
     lines = table(cases, options.repeats, options.steps)
-    print("\n".join(lines))
-    if options.results is not None:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
 
 
 if __name__ == "__main__":

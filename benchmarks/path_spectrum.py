@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 
 _ROOT: Final = Path(__file__).parents[1]
 sys.path[:0] = [str(_ROOT / "src")]
@@ -132,9 +132,7 @@ def main() -> int:
         parser.error(f"nothing to measure: no model's name holds {options.only!r}")
     deep = [measure(name, (2, 3, 32, 32), options.length, options.repeats, WAYS[:1]) for name in DEPTHS]
     lines = table(kept, deep, options.length, options.repeats)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return int(any(min(statistics.median(one.ratios(w)) for w in WAYS) > LIMIT for one in kept))
 
 

@@ -25,3 +25,10 @@ def write_section(path: Path, title: str, lines: list[str]) -> None:
     before, found, rest = text.partition(heading)
     after = rest[rest.index("\n## ") :] if found and "\n## " in rest else ""
     path.write_text(f"{before.rstrip()}\n\n{heading}\n\n" + "\n".join(lines) + "\n" + after, encoding="utf-8")
+
+
+def tell(lines: list[str], title: str, path: Path | None) -> None:
+    """Print the results; where a results file is named, they replace its section called `title`, too."""
+    print("\n".join(lines))
+    if path is not None:
+        write_section(path, title, lines)

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 import timm
 import torch
 import torchvision
-from results_file import machine, write_section
+from results_file import machine, tell
 from timm.models.resnet import BasicBlock as TimmBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -179,9 +179,7 @@ def main(argv: list[str] | None = None) -> int:
             steps=2 if large else max(2, options.steps * 20 // depth),
         )  # fmt: skip
     lines, short_of = table(rows, options)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return int(short_of)
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from results_file import machine, write_section
+from results_file import machine, tell
 from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -240,9 +240,7 @@ def main(argv: list[str] | None = None) -> int:
         shown = ", ".join(f"{name} {BATCH / seconds:.0f}" for name, seconds in rows[-1].items())
         print(f"repeat {repeat}: images/s: {shown}", file=sys.stderr, flush=True)
     lines = table(rows, options.threads)
-    print("\n".join(lines))
-    if options.results:
-        write_section(options.results, TITLE, lines)
+    tell(lines, TITLE, options.results)
     return int(any(statistics.median(ratios(rows, name)) < limit for name, limit in LIMITS.items()))
 
 
