@@ -53,7 +53,7 @@ def test_json_stays_pure(capsys, tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(capsys, tmp_path: Path) -> None:
     assert main(["inspect", "no such model", "--html", str(tmp_path / "missing" / "report.html")]) == 3
     assert capsys.readouterr().err == (
-        f"error: --html: {tmp_path}/missing/report.html cannot be written: there is no folder {tmp_path}/missing\n"
+        f"error: --html: cannot write {tmp_path}/missing/report.html: there is no folder {tmp_path}/missing\n"
         f"expected: an existing folder\ntry: mkdir -p {tmp_path}/missing\n"
     )
     assert main(["inspect", "no such model", "--html", str(tmp_path)]) == 3

@@ -8,6 +8,8 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from skipway.report import files
+from skipway.train import checkpoint
 from skipway.train.fit import resume, run_spec
 from skipway.train.folder import RunFolder
 from skipway.train.run import Run
@@ -86,7 +88,7 @@ def _stretch(spec: RunSpec, path: Path, death: Death | None) -> None:
 
 def _arrange(death: Death) -> None:
     """Let this process kill itself."""
-    whole = RunFolder.write_atomically
+    whole = files.write_atomically
     left = [death.nth]
 
     def die() -> None:
@@ -111,4 +113,5 @@ def _arrange(death: Death) -> None:
         if hit:
             die()
 
-    RunFolder.write_atomically = staticmethod(write_atomically)  # type: ignore[method-assign]
+    for module in (files, checkpoint):
+        module.write_atomically = write_atomically  # type: ignore[attr-defined]

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPEC = tiny(steps=6, checkpoint_every=2)
+ROOM = "expected: room on the disk\ntry: free some space, then go on"
+FOLDER = "expected: a folder that you may write\ntry: another folder"
 
 
 def limit(size: int) -> None:
@@ -49,9 +51,7 @@ def test_a_checkpoint_that_does_not_fit(tmp_path: Path) -> None:
     full = FromData(open_once(SPEC.data), 3, lambda: limit(100_000))  # the net alone has 300 kB
     with files_no_larger_than(resource.RLIM_INFINITY), pytest.raises(SkipwayError) as raised:
         run_spec(SPEC, path, data=full)
-    assert str(raised.value) == (
-        f"cannot write {state}: no space left; what was there before is whole\ntry: free some space, then resume"
-    )
+    assert str(raised.value) == (f"cannot write {state}: no space left; what was there before is whole\n{ROOM}")
     assert load_checkpoint(state).position.step == 2
     assert [p.name for p in state.parent.iterdir()] == ["state.safetensors"]
     run = resume(path)
@@ -65,9 +65,7 @@ def test_metrics_that_do_not_fit(tmp_path: Path) -> None:
     full = FromData(open_once(SPEC.data), 3, lambda: limit(metrics.stat().st_size + 20))
     with files_no_larger_than(resource.RLIM_INFINITY), pytest.raises(SkipwayError) as raised:
         run_spec(SPEC, path, data=full)
-    assert str(raised.value) == (
-        f"cannot write {metrics}: no space left; what was there before is whole\ntry: free some space, then resume"
-    )
+    assert str(raised.value) == (f"cannot write {metrics}: no space left; what was there before is whole\n{ROOM}")
     # The line that did not fit is cut off in the middle; whoever reads leaves it out.
     assert not metrics.read_text().endswith("\n")
     assert [line["step"] for line in Run(path).metrics()] == [1, 2, 3]
@@ -86,9 +84,7 @@ def test_the_command_line_says_it_without_a_traceback(
         code = main(command)
     out, err = capsys.readouterr()
     assert code == 2
-    assert err.endswith(
-        "error: cannot write run/checkpoint/state.safetensors: no space left\ntry: free some space, then resume\n"
-    )
+    assert err.endswith("error: cannot write run/checkpoint/state.safetensors: no space left\n" + ROOM + "\n")
     assert "Traceback" not in out + err
 
 
@@ -139,10 +135,10 @@ def test_what_the_system_refuses_is_said(number: int, tmp_path: Path, monkeypatc
     with pytest.raises(SkipwayError) as raised:
         run_spec(SPEC, path)
     said = {
-        errno.EACCES: "Permission denied\ntry: a folder that you may write, with --out",
-        errno.EROFS: "Read-only file system\ntry: a folder that you may write, with --out",
-        errno.ENOSPC: "no space left\ntry: free some space, then resume",
-        errno.EDQUOT: "no space left\ntry: free some space, then resume",
+        errno.EACCES: f"Permission denied\n{FOLDER}",
+        errno.EROFS: f"Read-only file system\n{FOLDER}",
+        errno.ENOSPC: f"no space left\n{ROOM}",
+        errno.EDQUOT: f"no space left\n{ROOM}",
     }
     assert str(raised.value) == f"cannot write {path}: {said[number]}"
 

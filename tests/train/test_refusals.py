@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from skipway.errors import MissingPackageError, ModelRunError, SkipwayError
+from skipway.report.files import write_json
 from skipway.spec import DataSpec, RunSpec
 from skipway.train.fit import resume, run_spec
 from skipway.train.folder import RunFolder
@@ -410,7 +411,7 @@ def test_resumed_with_the_threads_it_began_with(tmp_path: Path) -> None:
 def test_other_versions_are_said(tmp_path: Path, heard) -> None:
     run = stopped(tmp_path / "run")
     facts = run.environment
-    run.folder.write_json(run.folder.environment_path, facts | {"torch": "2.6.0"})
+    write_json(run.folder.environment_path, facts | {"torch": "2.6.0"})
     resume(run.path, listener=heard)
     assert heard.notes == [f"perhaps not the bits of an undisturbed run: torch 2.6.0 → {facts['torch']}"]
 

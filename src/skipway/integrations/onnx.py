@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from skipway.errors import MissingPackageError, ModelRunError, SkipwayError
 from skipway.models import FeatureNet, Net
 from skipway.models.fold import fold
-from skipway.train.folder import RunFolder
+from skipway.report.files import write_atomically
 
 if TYPE_CHECKING:
     import os
@@ -64,10 +64,7 @@ def export_onnx(
     if size >= _LARGEST:
         raise SkipwayError(f"weights of {size / 2**30:.1f} GiB", "less than 2 GiB, the most that an ONNX file holds")
     proto = _exported(inner, _example(inner, batch, dynamic_batch), dynamic_batch)
-    try:
-        RunFolder.write_atomically(target, lambda temporary: temporary.write_bytes(proto.SerializeToString()))
-    except SkipwayError as error:
-        raise SkipwayError(error.given, error.expected) from error  # its hint is about a run
+    write_atomically(target, lambda temporary: temporary.write_bytes(proto.SerializeToString()))
     return target
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from skipway.errors import SkipwayError
-from skipway.train.folder import RunFolder
+from skipway.report.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +166,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: dict[str, s
             code = int(number[1]) if number else 0
             raise (OSError(code, os.strerror(code)) if code else OSError(str(error))) from error
 
-    RunFolder.write_atomically(path, write)
+    write_atomically(path, write)
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

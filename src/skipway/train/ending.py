@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
 from skipway.errors import SkipwayError
+from skipway.report.files import write_json
 from skipway.train.folder import read_json
 from skipway.train.strategy import is_sharded
 
@@ -79,5 +80,5 @@ def _ended(training: Training, folder: RunFolder, facts: dict[str, Any]) -> dict
         "samples_per_sec": done * spec.recipe.batch_size / seconds if seconds else None,
         "parameters": sum(p.numel() for p in training.net.parameters()),
     }
-    folder.write_json(folder.result_path, result)
+    write_json(folder.result_path, result)
     return read_json(folder.result_path)  # where a loss that is not finite is a word

@@ -14,6 +14,7 @@ from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.compiled import compile_model
 from skipway.models.load_for import load_for
 from skipway.models.memory import MemoryModes
+from skipway.report.files import write_json
 from skipway.train.check import check_real, check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
@@ -294,7 +295,7 @@ class _Session:
         known = self.folder.read_environment()
         stretch = {"step": snapshot.position.step, "devices": now}
         kept = known | {"regrouped": [*known.get("regrouped", []), stretch]}
-        self.folder.write_json(self.folder.environment_path, kept)
+        write_json(self.folder.environment_path, kept)
 
     def _compare(self, known: dict[str, Any], facts: dict[str, Any]) -> None:
         """A run goes on only with the same data, strategy and precision; other versions are said: bits may change."""

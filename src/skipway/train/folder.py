@@ -12,9 +12,7 @@ DIR/result.json              the last thing written: a run with it is over
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,15 +20,14 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from skipway.errors import SkipwayError
-from skipway.report.files import new_file_mode
-from skipway.report.jsonout import dumps
+from skipway.report.files import beside, write_json, writing
 from skipway.spec import RunSpec
 from skipway.train.kept import check_environment, check_line, check_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-__all__ = ["RunFolder", "read_json", "there", "writing"]
+__all__ = ["RunFolder", "read_json", "there"]
 
 
 class RunFolder:
@@ -71,7 +68,7 @@ class RunFolder:
             hint = "another --out" if self.finished or not same else f"skipway train --resume {self.path}"
             raise SkipwayError(f"{self.path} holds {what}, {state}", "an empty or new folder", hint)
         # A process killed in its first moments leaves these behind.
-        own = {".lock", _beside(self.spec_path).name}
+        own = {".lock", beside(self.spec_path).name}
         if self.path.is_dir() and any(p.name not in own for p in self.path.iterdir()):
             raise SkipwayError(f"{self.path} is not empty and holds no run", "an empty or new folder", "another --out")
 
@@ -81,8 +78,8 @@ class RunFolder:
         Raises:
             SkipwayError: the folder cannot be written.
         """
-        self.write_json(self.spec_path, spec.to_dict())
-        self.write_json(self.environment_path, facts)
+        write_json(self.spec_path, spec.to_dict())
+        write_json(self.environment_path, facts)
 
     def read_spec(self) -> RunSpec:
         """What was asked for.
@@ -133,32 +130,6 @@ class RunFolder:
         values = read_json(self.environment_path)
         check_environment(self.environment_path, values)
         return values
-
-    def write_json(self, path: Path, value: object) -> None:
-        """Write atomically, whole or not at all."""
-        self.write_atomically(path, lambda temporary: temporary.write_text(dumps(value) + "\n", encoding="utf-8"))
-
-    @staticmethod
-    def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-        """Write beside it, bring it to the disk, then rename: whoever reads sees the old file or the new one.
-
-        Raises:
-            SkipwayError: the disk is full, or the folder may not be written.
-        """
-        temporary = _beside(path)
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                write(temporary)
-                # Some writers give no permissions to others; a run folder is as readable as any new file.
-                temporary.chmod(new_file_mode())
-                with temporary.open("rb+") as file:
-                    os.fsync(file.fileno())
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            _sync_folder(path.parent)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -211,36 +182,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SkipwayError(f"{path} holds a {type(value).__name__}", "a JSON object")
     return value
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Errors of the file system as errors for people.
-
-    Raises:
-        SkipwayError: no space left, no permission, or whatever else the system says.
-    """
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        why = "no space left" if full else error.strerror or str(error)
-        kept = "; what was there before is whole" if os.path.lexists(path) else ""
-        hint = "free some space, then resume" if full else "a folder that you may write, with --out"
-        raise SkipwayError(f"cannot write {path}: {why}{kept}", "", hint) from error
-
-
-def _beside(path: Path) -> Path:
-    """Where a file is written before it gets its name."""
-    return path.with_name(f".{path.name}.new")
-
-
-def _sync_folder(path: Path) -> None:
-    """Bring a rename to the disk; systems without folder handles do it themselves."""
-    if os.name != "posix":
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
+from skipway.report.files import write_json
 from skipway.train.evaluate import cross_entropy as mean_cross_entropy
 
 if TYPE_CHECKING:
@@ -47,4 +48,4 @@ def look(when: str, net: nn.Module, data: Dataset, folder: RunFolder, listener: 
         return
     finally:
         net.train(mode)
-    folder.write_json(folder.inspection_path(when), seen.to_dict())
+    write_json(folder.inspection_path(when), seen.to_dict())

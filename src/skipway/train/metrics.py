@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
+from skipway.report.files import writing
 from skipway.report.jsonout import dumps
-from skipway.train.folder import writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

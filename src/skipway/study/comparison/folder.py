@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
+from skipway.report.files import write_json
 from skipway.study.jobs.plan import ComparisonPlan
 from skipway.train.folder import RunFolder, read_json, there
 from skipway.train.plan import safe_name
@@ -35,7 +36,6 @@ class ComparisonFolder:
         self.plan_path = self.path / "comparison.json"
         self.speed_path = self.path / "speed.json"
         self.report_path = self.path / "report.html"
-        self._files = RunFolder(path)
 
     def run(self, model: str, seed: int) -> RunFolder:
         """The folder of one run."""
@@ -51,7 +51,7 @@ class ComparisonFolder:
         Raises:
             SkipwayError: another process holds it.
         """
-        return self._files.locked()
+        return RunFolder(self.path).locked()
 
     def read_plan(self) -> ComparisonPlan:
         """What was asked for.
@@ -94,7 +94,7 @@ class ComparisonFolder:
 
     def write_plan(self, plan: ComparisonPlan) -> None:
         """Write ``comparison.json``, whole or not at all."""
-        self._files.write_json(self.plan_path, plan.to_dict())
+        write_json(self.plan_path, plan.to_dict())
 
     def read_speed(self) -> dict[str, Any]:
         """What was measured alone, by model; empty before.
@@ -110,4 +110,4 @@ class ComparisonFolder:
 
     def write_speed(self, speed: dict[str, Any]) -> None:
         """Write ``speed.json``."""
-        self._files.write_json(self.speed_path, speed)
+        write_json(self.speed_path, speed)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
+from skipway.report.files import write_json
 from skipway.study.records.record import Record, told_apart_by
-from skipway.train.folder import RunFolder, read_json, there
+from skipway.train.folder import read_json, there
 from skipway.train.kept import check_environment, check_result
 from skipway.train.plan import safe_name
 
@@ -40,7 +41,6 @@ class Results:
 
     def __init__(self, path: str | Path = "results") -> None:
         self.path = Path(path)
-        self._files = RunFolder(path)
 
     def record_path(self, spec: RunSpec) -> Path:
         """Where the record of a run lies."""
@@ -68,7 +68,7 @@ class Results:
 
     def write_record(self, record: Record) -> None:
         """Write a record, whole or not at all."""
-        self._files.write_json(self.record_path(record.spec), record.to_dict())
+        write_json(self.record_path(record.spec), record.to_dict())
 
     def measured_path(self, study: str, spec: RunSpec) -> Path:
         """Where what a study measured on a trained net lies."""
@@ -81,7 +81,7 @@ class Results:
 
     def write_measured(self, study: str, spec: RunSpec, values: dict[str, Any]) -> None:
         """Write what a study measured, whole or not at all."""
-        self._files.write_json(self.measured_path(study, spec), values)
+        write_json(self.measured_path(study, spec), values)
 
     def claim_path(self, budget: Budget, claim: str) -> Path:
         """Where a verdict lies."""
@@ -94,4 +94,4 @@ class Results:
 
     def write_claim(self, budget: Budget, claim: str, values: dict[str, Any]) -> None:
         """Write a verdict, whole or not at all."""
-        self._files.write_json(self.claim_path(budget, claim), values)
+        write_json(self.claim_path(budget, claim), values)
