@@ -16,7 +16,7 @@ from skipway.study.jobs.machine import worker_devices, workers_and_threads
 from skipway.study.jobs.plan import ComparisonPlan, check_models, seeds_from, tests_along
 from skipway.study.jobs.watch import Watch
 from skipway.study.jobs.worker import Job, Outcome, check_not_importing
-from skipway.train.folder import there
+from skipway.train.folder import RunFolder, there
 from skipway.train.plan import plan_data, safe_name
 
 if TYPE_CHECKING:
@@ -155,28 +155,28 @@ def resume_comparison(
 
 
 def _default_folder(models: Sequence[str], settings: RunSpec) -> Path:
-    """``runs/compare-DATA-DIGEST``: the same for the same settings, so that models and seeds add up."""
+    """``runs/compare-REFERENCE-DATA-DIGEST``: the same for the same settings, so that models and seeds add up."""
     data = safe_name(Path(settings.data.name).name)
     return Path("runs") / f"compare-{safe_name(models[0])}-{data}-{replace(settings, threads=None).digest()[:8]}"
 
 
 def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, launch: Launcher, listener: StudyListener) -> Comparison:
-    jobs = {
-        pair: Job(
-            name=f"{pair[0]} seed {pair[1]}", spec=plan.spec(*pair), folder=folder.run(*pair).path.absolute(),
-            log=folder.log_path(*pair).absolute(),
+    jobs = [
+        Job(
+            name=f"{model} seed {seed}", spec=plan.spec(model, seed), folder=folder.run(model, seed).path.absolute(),
+            log=folder.log_path(model, seed).absolute(),
         )
-        for pair in plan.pairs()
-    }  # fmt: skip
-    to_do = [job for pair, job in jobs.items() if not folder.run(*pair).finished]
+        for model, seed in plan.pairs()
+    ]  # fmt: skip
+    to_do = [job for job in jobs if not RunFolder(job.folder).finished]
     if to_do:
-        from skipway.study.jobs.check import check_plan
+        from skipway.study.jobs.check import check_runs
 
-        check_plan(plan, list(dict.fromkeys(job.spec.model for job in to_do)))
+        check_runs(plan.settings, list(dict.fromkeys(job.spec.model for job in to_do)))
     with folder.locked():
         folder.write_plan(plan)
-        listener.noted(_what_will_be_done(plan, list(jobs.values())))
-        watch = Watch(list(jobs.values()))
+        listener.noted(_what_will_be_done(plan, jobs, to_do))
+        watch = Watch(jobs)
 
         def glance(running: Collection[Job], outcomes: Mapping[Job, Outcome]) -> None:
             listener.moved(watch.states(running, outcomes))
@@ -196,19 +196,18 @@ def _carry_out(plan: ComparisonPlan, folder: ComparisonFolder, launch: Launcher,
     return comparison
 
 
-def _what_will_be_done(plan: ComparisonPlan, jobs: Collection[Job]) -> str:
-    done = [job for job in jobs if (job.folder / "result.json").exists()]
-    begun = [job for job in jobs if (job.folder / "spec.json").exists() and job not in done]
-    recipe, to_do = plan.settings.recipe, len(jobs) - len(done)
+def _what_will_be_done(plan: ComparisonPlan, jobs: Sequence[Job], to_do: Sequence[Job]) -> str:
+    recipe, done = plan.settings.recipe, len(jobs) - len(to_do)
+    begun = sum(there(RunFolder(job.folder).spec_path) for job in to_do)
     words = [
         f"{_count(len(plan.models), 'model')} × {_count(len(plan.seeds), 'seed')} on {plan.settings.data.name}",
         f"recipe {recipe.name}, {recipe.steps} steps of {recipe.batch_size}",
-        f"{_count(to_do, 'run')} to do" + (f", {min(plan.workers, to_do)} at a time" if to_do > 1 else ""),
+        f"{_count(len(to_do), 'run')} to do" + (f", {min(plan.workers, len(to_do))} at a time" * (len(to_do) > 1)),
     ]
     if done:
-        words.append(f"{len(done)} finished before and reused")
+        words.append(f"{done} finished before and reused")
     if begun:
-        words.append(f"{len(begun)} resumed")
+        words.append(f"{begun} resumed")
     return " · ".join(words)
 
 

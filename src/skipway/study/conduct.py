@@ -11,7 +11,7 @@ from skipway.errors import SkipwayError, UnknownNameError
 from skipway.study.jobs.launch import launcher_named
 from skipway.study.jobs.listen import StudyListener
 from skipway.study.jobs.machine import worker_devices, workers_and_threads
-from skipway.study.jobs.plan import ComparisonPlan, seeds_from
+from skipway.study.jobs.plan import seeds_from
 from skipway.study.jobs.watch import Watch
 from skipway.study.jobs.worker import Job, Outcome, check_not_importing
 from skipway.study.outcome import RowRuns, StudyOutcome
@@ -194,7 +194,6 @@ def _specs(
 ) -> dict[Row, list[RunSpec]]:
     """The runs of each row, seed by seed."""
     numbers = seeds_from(study.seeds(budget) if seeds is None else seeds, 0)
-
     rows = {row: row_spec(study, row, budget, root=root) for row in rows_named(study, budget, only)}
     return {row: [replace(spec, seed=seed) for seed in numbers] for row, spec in rows.items()}
 
@@ -272,11 +271,10 @@ def _job(spec: RunSpec, name: str, out: Path, threads: int) -> Job:
 
 def _check(jobs: Sequence[Job]) -> None:
     """Refuse before the first run what can be refused: each net is built once, its data opened."""
-    from skipway.study.jobs.check import check_plan
+    from skipway.study.jobs.check import check_runs
 
     by_settings: dict[RunSpec, list[str]] = {}
     for job in jobs:
         by_settings.setdefault(replace(job.spec, model="", seed=0, threads=None), []).append(job.spec.model)
     for settings, models in by_settings.items():
-        known = tuple(dict.fromkeys(models))
-        check_plan(ComparisonPlan(models=known, seeds=(0,), settings=settings), known)
+        check_runs(settings, list(dict.fromkeys(models)))

@@ -15,31 +15,30 @@ from skipway.train.check import check_trainable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from skipway.study.jobs.plan import ComparisonPlan
+    from skipway.spec import RunSpec
 
-__all__ = ["check_plan"]
+__all__ = ["check_runs"]
 
 
-def check_plan(plan: ComparisonPlan, models: Sequence[str]) -> None:
+def check_runs(settings: RunSpec, models: Sequence[str]) -> None:
     """Build each model once and run it on two samples; the generators are as they were, afterwards.
 
     Args:
-        plan: what is asked for.
-        models: those of its models that are to be checked.
+        settings: of every run; its model and seed are not used.
+        models: names.
 
     Raises:
         SkipwayError: the data are not there, hold fewer samples than a batch, or a model is unknown or does not fit;
             the text names it.
     """
-    spec = plan.settings
-    data = open_data(spec.data)
-    next(data.train(batch_size=spec.recipe.batch_size, seed=0))  # its files can be read
+    data = open_data(settings.data)
+    next(data.train(batch_size=settings.recipe.batch_size, seed=0))  # its files can be read
     for model in models:
         with _named(model), torch.random.fork_rng():
             net = load_for(
-                model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
+                model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=settings.memory
             )
-            check_trainable(net, data, spec.recipe.batch_size)
+            check_trainable(net, data, settings.recipe.batch_size)
 
 
 @contextmanager
