@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skipway.report.numbers import bytes_text, cosine, count_text, percent, short, span
+from skipway.report.numbers import blocks, bytes_text, cosine, count_text, counted, duration_text, percent, short, span
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,16 @@ def test_counts(value: float, text: str) -> None:
 )
 def test_bytes(value: int, text: str) -> None:
     assert bytes_text(value) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(41.2, "41 s"), (720, "12 min"), (12_240, "3.4 h")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_one_of_a_thing_and_several() -> None:
+    assert [counted(n, "run") for n in (0, 1, 2, 1000)] == ["0 runs", "1 run", "2 runs", "1,000 runs"]
+
+
+def test_bars() -> None:
+    assert [blocks(share, 2) for share in (0, 1 / 16, 0.5, -0.75, 1, 7)] == ["", "▏", "█", "█▌", "██", "██"]

@@ -16,7 +16,6 @@ from skipway.report import dumps, schema, to_html, to_text
 from skipway.study.curves import curve_series
 from skipway.study.outcome import RowRuns, StudyOutcome
 from skipway.study.outcome_tables import (
-    duration_text,
     effect_table,
     go_on,
     measured_charts,
@@ -252,11 +251,6 @@ def test_json_follows_its_schema() -> None:
 def test_every_table_fits_a_terminal() -> None:
     for found in (table(), measured()):
         assert max(map(len, repr(found).split("\n"))) <= 100
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(41.2, "41 s"), (720, "12 min"), (12_240, "3.4 h")])
-def test_durations(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
 
 
 def test_a_row_is_found_by_its_label() -> None:

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Part, Series, Skipped, Table, Text
-from skipway.report.numbers import short
+from skipway.report.numbers import blocks, counted, short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +19,6 @@ __all__ = ["lesion_parts", "lesion_report"]
 BAR: Final = 24
 # A longer table shows those that matter most.
 MOST_ROWS: Final = 64
-_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _DELETED: Final = {
     "unit": "deleted: the branch × 0; shortcut and what follows the merge stay",
     "block": "deleted: the module replaced by the identity",
@@ -44,14 +43,13 @@ def lesion_report(lesion: Lesion) -> tuple[Part, ...]:
 
 
 def _header(lesion: Lesion) -> tuple[Part, ...]:
-    samples = f"{lesion.samples:,} sample{'s' * (lesion.samples != 1)}"
     whole = "" if math.isnan(lesion.baseline) else f", whole model {_value(lesion, lesion.baseline)}"
     what = f"{len(lesion.units)} {lesion.what}s"
     spent = f"work of {short(lesion.forwards)} whole runs · {lesion.seconds:.1f} s"
     return (
         Text(text=f"skipway · {lesion.model} · lesions", tone="title"),
         Text(
-            text=f"{lesion.mode} mode · batch {lesion.batch} · {samples} · {spent}\n"
+            text=f"{lesion.mode} mode · batch {lesion.batch} · {counted(lesion.samples, 'sample')} · {spent}\n"
             f"{lesion.metric}{whole} · {what} · {_DELETED[lesion.what]}",
             tone="muted",
         ),
@@ -198,8 +196,8 @@ def _largest(values: Sequence[float]) -> float:
 def _bar(share: float) -> str:
     if not math.isfinite(share):
         return "│?"
-    eighths = round(min(abs(share), 1.0) * BAR * 8)
-    return ("−" if share < 0 and eighths else "│") + "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    drawn = blocks(share, BAR)
+    return ("−" if share < 0 and drawn else "│") + drawn
 
 
 # ---- charts

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
-__all__ = ["bytes_text", "cosine", "count_text", "percent", "short", "span"]
+__all__ = ["blocks", "bytes_text", "cosine", "count_text", "counted", "duration_text", "percent", "short", "span"]
+
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
 def short(value: float | None) -> str:
@@ -66,9 +69,27 @@ def count_text(value: float) -> str:
     return f"{value / 1e3:.1f} k"
 
 
+def counted(number: int, what: str) -> str:
+    """So many things: ``1 run``, ``3 runs``, ``1,000 samples``."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def duration_text(seconds: float) -> str:
+    """``41 s``, ``12 min``, ``3.4 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
 def bytes_text(value: float) -> str:
     """Bytes in binary units: ``168 MiB``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= size:
             return f"{value / size:.{0 if value >= 99.5 * size else 1}f} {unit}"
     return f"{value:.0f} B"
+
+
+def blocks(share: float, width: int) -> str:
+    """A bar of a share, to an eighth of a character: ``██▌``; from 1 on all of `width`, what is below 0 as above."""
+    eighths = round(min(abs(share), 1.0) * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()

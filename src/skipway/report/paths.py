@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Part, Section, Series, Skipped, Table, Text
-from skipway.report.numbers import short
+from skipway.report.numbers import blocks, counted, short
 
 if TYPE_CHECKING:
     from skipway.diagnostics.path_spectrum.result import PathSpectrum, SampledLength
@@ -18,7 +18,6 @@ _SAMPLED: Final = (
     "sampled: the mean norm by a single path with its standard error, and the share which that norm times the number "
     "of paths has, as if no two paths cancelled each other (arXiv 1605.06431)."
 )
-_EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _OF_PATHS: Final = "┊"
 # A length with less than this of the gradient and of the paths shares a line with its neighbours.
 _NOTHING: Final = 5e-4
@@ -34,20 +33,17 @@ PER_PATH: Final = (
 
 def paths_parts(spectrum: PathSpectrum) -> tuple[Part, ...]:
     """A result by itself, for the terminal."""
-    return (*_header(spectrum), *_body(spectrum))
+    return (*_header(spectrum), *_body(spectrum, charts=False))
 
 
 def paths_report(spectrum: PathSpectrum) -> tuple[Part, ...]:
     """A result by itself, with charts."""
-    return (*_header(spectrum), *_words(spectrum), *_charts(spectrum), _table(spectrum, bars=False), *_notes(spectrum))
+    return (*_header(spectrum), *_body(spectrum, charts=True))
 
 
 def paths_section(spectrum: PathSpectrum, *, charts: bool) -> Section:
     """A result as a section of the report on its model."""
-    body = _body(spectrum)
-    if charts:
-        body = (*_words(spectrum), *_charts(spectrum), _table(spectrum, bars=False), *_notes(spectrum))
-    return Section(title="The gradient by path length", parts=body)
+    return Section(title="The gradient by path length", parts=_body(spectrum, charts=charts))
 
 
 def _header(spectrum: PathSpectrum) -> tuple[Part, ...]:
@@ -58,17 +54,18 @@ def _header(spectrum: PathSpectrum) -> tuple[Part, ...]:
     )
 
 
-def _body(spectrum: PathSpectrum) -> tuple[Part, ...]:
-    return (*_words(spectrum), _table(spectrum, bars=True), *_notes(spectrum))
+def _body(spectrum: PathSpectrum, *, charts: bool) -> tuple[Part, ...]:
+    """With charts, or with bars in the table instead."""
+    drawn = _charts(spectrum) if charts else ()
+    return (*_words(spectrum), *drawn, _table(spectrum, bars=not charts), *_notes(spectrum))
 
 
 def _where(spectrum: PathSpectrum) -> str:
-    count = len(spectrum.units)
     of = {
         "stream": f"the stream that {spectrum.units[0]} reads", "input": "the input",
         "parameters": "all parameters that train",
     }[spectrum.of]  # fmt: skip
-    return f"gradient with respect to {of}, through {count} unit{'s' * (count != 1)}"
+    return f"gradient with respect to {of}, through {counted(len(spectrum.units), 'unit')}"
 
 
 # ---- words
@@ -148,8 +145,8 @@ def _notes(spectrum: PathSpectrum) -> tuple[Part, ...]:
 
 
 def _table(spectrum: PathSpectrum, *, bars: bool) -> Table:
-    counted = spectrum.of != "parameters"
-    of_paths = [spectrum.binomial(k) if counted else 0.0 for k in range(spectrum.max_length + 1)]
+    has_paths = spectrum.of != "parameters"
+    of_paths = [spectrum.binomial(k) if has_paths else 0.0 for k in range(spectrum.max_length + 1)]
     longer = spectrum.longer_share
     top = max(*map(abs, spectrum.share), abs(longer or 0.0), *of_paths, 1e-300)
     sampled = {s.length: s for s in spectrum.sampled}
@@ -159,7 +156,7 @@ def _table(spectrum: PathSpectrum, *, bars: bool) -> Table:
         first, last = lengths[0], lengths[-1]
         share, paths = sum(spectrum.share[k] for k in lengths), sum(of_paths[k] for k in lengths)
         cells = {"branches": f"{first}" if first == last else f"{first}…{last}", "share %": _percent(share)}
-        cells[_BARS] = _bar(share / top, paths / top if counted else None)
+        cells[_BARS] = _bar(share / top, paths / top if has_paths else None)
         cells["paths %"] = _percent(paths)
         if first == last:
             cells |= {"norm": short(spectrum.norm[first]), "norm / path": short(spectrum.norm_per_path(first))}
@@ -174,7 +171,9 @@ def _table(spectrum: PathSpectrum, *, bars: bool) -> Table:
             _BARS: _bar(longer / top, None), "paths %": _percent(1 - sum(of_paths)),
             "norm": short(spectrum.longer_norm),
         })  # fmt: skip
-    columns = ["branches", "share %"] + [_BARS] * bars + ["paths %"] * counted + ["norm"] + ["norm / path"] * counted
+    columns = (
+        ["branches", "share %"] + [_BARS] * bars + ["paths %"] * has_paths + ["norm"] + ["norm / path"] * has_paths
+    )
     columns += ["sampled"] * bool(sampled) + ["sampled %"] * bool(by_veit)
     return Table(
         columns=tuple(columns),
@@ -204,9 +203,7 @@ def _folded(shares: tuple[float, ...], of_paths: list[float]) -> list[list[int]]
 
 def _bar(share: float, paths: float | None) -> str:
     """A bar of the share (``−`` before it if negative), and a stroke where the share of the paths ends."""
-    eighths = round(abs(share) * BAR * 8)
-    drawn = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-    cells = list(f"{drawn:<{BAR}}"[:BAR])
+    cells = list(f"{blocks(share, BAR):<{BAR}}")
     if paths is not None:
         at = min(round(paths * BAR), BAR - 1)
         if cells[at] == " ":
@@ -233,9 +230,9 @@ def _sample(sample: SampledLength) -> str:
 
 def _charts(spectrum: PathSpectrum) -> tuple[Part, ...]:
     lengths = tuple(map(float, range(spectrum.max_length + 1)))
-    counted = spectrum.of != "parameters"
+    has_paths = spectrum.of != "parameters"
     series = [Series(name="gradient, exact", y=tuple(100 * s for s in spectrum.share), x=lengths)]
-    if counted:
+    if has_paths:
         of_paths = tuple(100 * spectrum.binomial(k) for k in range(spectrum.max_length + 1))
         series.append(Series(name=f"2^{len(spectrum.units)} paths", y=of_paths, x=lengths))
     by_veit = _by_veit(spectrum)
@@ -249,7 +246,7 @@ def _charts(spectrum: PathSpectrum) -> tuple[Part, ...]:
     shares = Lines(
         series=tuple(series), x="branches passed", unit="%", title="Share of the gradient by path length", note=SHARES
     )
-    if not counted or len(lengths) < 2:
+    if not has_paths or len(lengths) < 2:
         return (shares,)
     return (shares, _per_path(spectrum, lengths))
 

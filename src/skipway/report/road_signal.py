@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from skipway.parts import Stretch
 
-__all__ = ["LEVELS", "NARROWEST", "USUAL", "WIDEST", "Signal", "shade", "signal"]
+__all__ = ["LEVELS", "Signal", "shade", "signal"]
 
 USUAL: Final = 9.0
 NARROWEST: Final = 2.0

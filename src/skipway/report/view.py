@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.parts import FindingPart, Part, Section, Skipped, StreamMap, Text
 from skipway.report.evidence import drawn
-from skipway.report.numbers import bytes_text, count_text, short
+from skipway.report.numbers import bytes_text, count_text, counted, short
 from skipway.report.paths import paths_section
 from skipway.report.profile import stream_profiles
 from skipway.report.road import layer_map, stream_map
@@ -90,7 +90,7 @@ def _header(inspection: Inspection) -> list[Part]:
         if key in totals
     ]
     runs = sum(inspection.runs.values())
-    ran = [f"{runs} forward run{'s' * (runs != 1)}"] if runs else []
+    ran = [counted(runs, "forward run")] if runs else []
     how = [
         f"{inspection.mode} mode", f"batch {inspection.batch}", f"loss: {inspection.loss}",
         f"profile {inspection.profile}", *ran, f"{inspection.seconds:.1f} s",
@@ -119,11 +119,11 @@ def _found(inspection: Inspection) -> Text:
         )
     errors = [u.proof_error for u in units if u.proof_error is not None]
     plain = [u for u in units if u.kind == "unit"]
-    kinds = [f"{len(plain)} residual unit{'s' * (len(plain) != 1)}"] if plain else []
+    kinds = [counted(len(plain), "residual unit")] if plain else []
     for kind in ("long_skip", "injection", "cell", "merge"):
         count = sum(u.kind == kind for u in units)
         if count:
-            kinds.append(f"{count} {kind.replace('_', ' ')}{'s' * (count != 1)}")
+            kinds.append(counted(count, kind.replace("_", " ")))
     found = ", ".join(kinds)
     if not errors:
         return Text(text=f"{found}, none proved", tone="warning")

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.parts import Part, Section, Table, Text, Tone
-from skipway.report.numbers import short
+from skipway.report.numbers import counted, duration_text, short
 from skipway.study.claim import VERDICTS
-from skipway.study.outcome_tables import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     from skipway.study.claim import Judgement, Verdict
     from skipway.study.examine import Examined, Findings
 
-__all__ = ["TONES", "examined_dict", "findings_dict", "findings_parts", "findings_report", "number_rows"]
+__all__ = ["examined_dict", "findings_dict", "findings_parts", "findings_report", "number_rows"]
 
 _SCHEMA: Final = "skipway.claims/1.0"
-TONES: Final[dict[Verdict, Tone]] = {
+_TONES: Final[dict[Verdict, Tone]] = {
     "holds": "good",
     "holds only if": "warning",
     "does not hold": "bad",
@@ -111,8 +110,7 @@ def number_rows(numbers: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _title(findings: Findings) -> str:
-    n = len(findings.examined)
-    return f"{n} claim{'s' * (n != 1)} at budget {findings.budget}"
+    return f"{counted(len(findings.examined), 'claim')} at budget {findings.budget}"
 
 
 def _counter(findings: Findings) -> dict[Verdict, int]:
@@ -150,7 +148,7 @@ def _section(examined: Examined) -> Section:
         title=claim.id,
         note=f"{claim.statement} ({claim.source})",
         parts=(
-            Text(text=f"{_verdict(judgement)}: {judgement.figure}", tone=TONES[judgement.verdict]),
+            Text(text=f"{_verdict(judgement)}: {judgement.figure}", tone=_TONES[judgement.verdict]),
             *([Text(text=judgement.words)] if judgement.words else []),
             *([Text(text=examined.trouble, tone="warning")] if examined.trouble else []),
             Text(text=f"measurement: {claim.measurement}\ncriterion: {claim.criterion}", tone="muted"),

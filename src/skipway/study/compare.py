@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skipway.errors import SkipwayError
+from skipway.report.numbers import counted
 from skipway.spec import DataSpec, RunSpec
 from skipway.study.comparison.comparison import Comparison, load_comparison
 from skipway.study.comparison.folder import ComparisonFolder
@@ -149,7 +150,7 @@ def resume_comparison(
     folder = ComparisonFolder(path)
     plan = folder.read_plan()
     if workers is not None:
-        plan = replace(plan, workers=workers_and_threads(len(list(plan.pairs())), plan.settings, workers)[0])
+        plan = replace(plan, workers=workers_and_threads(len(plan.pairs()), plan.settings, workers)[0])
     folder.check(plan)
     return _carry_out(plan, folder, launch, listener or StudyListener())
 
@@ -200,19 +201,15 @@ def _what_will_be_done(plan: ComparisonPlan, jobs: Sequence[Job], to_do: Sequenc
     recipe, done = plan.settings.recipe, len(jobs) - len(to_do)
     begun = sum(there(RunFolder(job.folder).spec_path) for job in to_do)
     words = [
-        f"{_count(len(plan.models), 'model')} × {_count(len(plan.seeds), 'seed')} on {plan.settings.data.name}",
+        f"{counted(len(plan.models), 'model')} × {counted(len(plan.seeds), 'seed')} on {plan.settings.data.name}",
         f"recipe {recipe.name}, {recipe.steps} steps of {recipe.batch_size}",
-        f"{_count(len(to_do), 'run')} to do" + (f", {min(plan.workers, len(to_do))} at a time" * (len(to_do) > 1)),
+        f"{counted(len(to_do), 'run')} to do" + (f", {min(plan.workers, len(to_do))} at a time" * (len(to_do) > 1)),
     ]
     if done:
         words.append(f"{done} finished before and reused")
     if begun:
         words.append(f"{begun} resumed")
     return " · ".join(words)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _trouble(job: Job, outcome: Outcome) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.errors import SkipwayError
 from skipway.parts import Part, Section, Table, Text
 from skipway.report.files import write_text
+from skipway.report.numbers import duration_text
 from skipway.study import outcome_tables as tables
 from skipway.study.budgets import BUDGETS, Budget
 from skipway.study.claim import VERDICTS
@@ -22,7 +23,7 @@ from skipway.study.records.results import Results
 from skipway.train.folder import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from skipway.study.outcome import StudyOutcome
     from skipway.study.published import Study
@@ -72,11 +73,11 @@ def tables_page(results: Results) -> str:
     """Every study on record, at each budget."""
     found = (_study_section(STUDIES[name], results) for name in STUDIES)
     sections = tuple(section for section in found if section is not None)
-    nothing = (Text(text="Nothing is on record yet."),)
-    return _page("Published tables, trained", f"{_TABLES} Train one yourself: `skipway study ID`.", sections or nothing)
+    return _page("Published tables, trained", f"{_TABLES} Train one yourself: `skipway study ID`.", sections)
 
 
-def _page(title: str, lead: str, parts: Iterable[Part]) -> str:
+def _page(title: str, lead: str, parts: tuple[Part, ...]) -> str:
+    parts = parts or (Text(text="Nothing is on record yet."),)
     return f"# {title}\n\n{lead}\n\n{_MADE}\n\n{to_markdown(parts, level=2)}\n"
 
 
@@ -99,16 +100,13 @@ def _decided(values: Mapping[str, Any]) -> tuple[bool, int]:
 
 def _claims_parts(claims: list[Mapping[str, Any]]) -> tuple[Part, ...]:
     if not claims:
-        return (Text(text="Nothing is on record yet."),)
+        return ()
     counted = Counter(values["verdict"] for values in claims)
     count = " · ".join(f"{verdict}: {counted[verdict]}" for verdict in VERDICTS if counted[verdict])
-    rows = tuple((v["id"], v["verdict"], v["figure"], v["budget"]) for v in _measured_first(claims))
+    measured_first = sorted(claims, key=lambda v: v["verdict"] == "not measured")
+    rows = tuple((v["id"], v["verdict"], v["figure"], v["budget"]) for v in measured_first)
     overview = Table(columns=("claim", "verdict", "measured", "budget"), rows=rows)
     return (Text(text=f"{len(claims)} claims. {count}."), overview, *map(_claim_section, claims))
-
-
-def _measured_first(claims: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return sorted(claims, key=lambda v: v["verdict"] == "not measured")
 
 
 def _claim_section(v: Mapping[str, Any]) -> Section:
@@ -122,7 +120,7 @@ def _claim_section(v: Mapping[str, Any]) -> Section:
     ]
     if v["verdict"] not in ("documentary", "not measured"):
         where = v["processor"] if v["device"] == "cpu" else f"{v['device']}, {v['processor']}"
-        took = f"budget {v['budget']}, {tables.duration_text(v['seconds'])}{_commit(v['code_commit'])}"
+        took = f"budget {v['budget']}, {duration_text(v['seconds'])}{_commit(v['code_commit'])}"
         rows.append(("run", f"{took}; {where}, {v['cores']} cores; torch {v['torch']}, python {v['python']}"))
     return Section(title=v["id"], parts=(Text(text=v["statement"]), Table(columns=("", ""), rows=tuple(rows))))
 

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Series, Table
-from skipway.report.numbers import short
+from skipway.report.numbers import counted, duration_text, short
 from skipway.study.comparison.tables import effect_text, spread_text
 from skipway.study.comparison.view import environment_lines, recipe_line
 from skipway.study.effects import spread
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from skipway.study.rank import Ordering
 
 __all__ = [
-    "FAILED", "duration_text", "effect_table", "go_on", "how_lines", "measured_charts", "measured_table",
-    "missing_text", "ordering_text", "published_chart", "published_text", "question_text", "row_table",
+    "FAILED", "effect_table", "go_on", "how_lines", "measured_charts", "measured_table", "missing_text",
+    "ordering_text", "published_chart", "published_text", "question_text", "row_table",
 ]  # fmt: skip
 
 FAILED: Final = (
@@ -280,7 +280,7 @@ def how_lines(outcome: StudyOutcome) -> list[str]:
     ]
     records = [record for row in outcome.rows for record in row.records.values()]
     seeds = max((row.planned for row in outcome.rows), default=0)
-    lines = [*recipes, f"{seeds} seed{'s' * (seeds != 1)} each"]
+    lines = [*recipes, f"{counted(seeds, 'seed')} each"]
     if records:
         each = short(outcome.seconds / len(records))
         lines.append(f"training took {duration_text(outcome.seconds)} in all, {each} s a run, beside other runs")
@@ -289,13 +289,6 @@ def how_lines(outcome: StudyOutcome) -> list[str]:
         if commits:
             lines.append(f"code: commit {', '.join(commits)}")
     return lines
-
-
-def duration_text(seconds: float) -> str:
-    """``41 s``, ``12 min``, ``3.4 h``."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _of_group(outcome: StudyOutcome, group: str) -> list[RowRuns]:

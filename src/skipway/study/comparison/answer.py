@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skipway.parts import Text, Tone
+from skipway.report.numbers import counted
 from skipway.study.comparison.tables import spread_text
 
 if TYPE_CHECKING:
@@ -18,37 +19,32 @@ __all__ = ["answer", "question"]
 def question(comparison: Comparison) -> str:
     """What was asked, in a sentence."""
     plan = comparison.plan
-    recipe, seeds = plan.settings.recipe, len(plan.seeds)
+    recipe = plan.settings.recipe
     return (
         f"{_listed(plan.models, ' against ')} on {plan.settings.data.name}: {recipe.steps} steps of "
-        f"{recipe.batch_size}, {seeds} seed{'s' * (seeds != 1)} each"
+        f"{recipe.batch_size}, {counted(len(plan.seeds), 'seed')} each"
     )
 
 
 def answer(comparison: Comparison) -> list[Text]:
     """What was found, most important first, in sentences."""
-    if not comparison.complete:
-        missing = len(comparison.missing)
-        text = (
-            f"{missing} of {len(list(comparison.plan.pairs()))} runs are not over; what follows is of those that are."
-        )
-        begun = [Text(text=f"{text}\nTo go on: skipway compare --resume {comparison.path}", tone="warning")]
-    else:
-        begun = []
-    summaries = comparison.summaries
-    known = {name: s for name, s in summaries.items() if s.test_error is not None}
-    texts = [*begun, *_failures(comparison)]
+    known = {name: s for name, s in comparison.summaries.items() if s.test_error is not None}
+    texts = [*_missing(comparison), *_failures(comparison)]
     if not known:
         return [*texts, Text(text="No run has a test error.", tone="warning")]
-    if len(summaries) == 1:
+    if len(comparison.models) == 1:
         ((name, only),) = known.items()
-        return [*texts, Text(text=f"{name}: {_error(only)}.")]
+        return [*texts, Text(text=f"{name}: test error {spread_text(only.test_error, 2)} %.")]
     against = [_against(name, s, comparison) for name, s in known.items() if name != comparison.plan.reference]
     return [*texts, *against, *_nearest(comparison, known)]
 
 
-def _error(summary: Summary) -> str:
-    return f"test error {spread_text(summary.test_error, 2)} %"
+def _missing(comparison: Comparison) -> list[Text]:
+    if comparison.complete:
+        return []
+    planned = len(comparison.plan.pairs())
+    text = f"{len(comparison.missing)} of {planned} runs are not over; what follows is of those that are."
+    return [Text(text=f"{text}\nTo go on: skipway compare --resume {comparison.path}", tone="warning")]
 
 
 def _failures(comparison: Comparison) -> list[Text]:
@@ -101,8 +97,9 @@ def _compared(name: str, other: str, effect: Effect) -> tuple[str, Tone]:
     points = f"{abs(effect.mean):.1f} points [{low:.1f}, {high:.1f}]"
     if not effect.shown:
         return f"Between {name} and {other} no difference is shown: {points}, {effect.n} seeds.", "plain"
-    word, tone = ("better", "good") if effect.mean < 0 else ("worse", "bad")
-    return f"{name} is {word} than {other} by {points}.", "good" if tone == "good" else "bad"
+    if effect.mean < 0:
+        return f"{name} is better than {other} by {points}.", "good"
+    return f"{name} is worse than {other} by {points}.", "bad"
 
 
 def _listed(names: tuple[str, ...], joint: str) -> str:

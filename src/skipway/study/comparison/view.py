@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from skipway.parts import FindingPart, Part, Section, Skipped, Text
 from skipway.report import signal_map, stream_profiles
+from skipway.report.numbers import counted
 from skipway.study.comparison.answer import answer, question
 from skipway.study.comparison.tables import cost_table, result_table
 from skipway.study.curves import learning_curves
@@ -107,7 +108,7 @@ def _how(comparison: Comparison) -> list[Text]:
     first = next((r for runs in comparison.runs.values() for r in runs.values()), None)
     if first is not None and first.folder.environment_path.exists():
         lines += environment_lines(first.environment)
-    lines.append(f"{plan.workers} run{'s' * (plan.workers != 1)} at a time")
+    lines.append(f"{counted(plan.workers, 'run')} at a time")
     return [Text(text="\n".join(lines), tone="muted")]
 
 
@@ -129,7 +130,7 @@ def environment_lines(facts: Mapping[str, Any]) -> list[str]:
     versions = ", ".join(f"{name} {facts[name]}" for name in ("skipway", "torch", "torchvision", "numpy", "python"))
     size = f"{data['train_size']} training and {data['test_size']} test samples"
     shape = "×".join(map(str, data["input_shape"]))
-    threads = f"{facts['threads']} thread{'s' * (facts['threads'] != 1)}"
+    threads = counted(facts["threads"], "thread")
     return [
         f"data: {data['name']}, {size} of {shape}, {data['num_classes']} classes; {data['note']}",
         f"hardware: {where}, {facts['cores']} cores; each run {threads}, {facts['precision']}{layout}",

@@ -10,7 +10,7 @@ from skipway.spec import RunSpec
 from skipway.train.plan import safe_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["ComparisonPlan", "check_models", "seeds_from", "tests_along"]
 
@@ -42,9 +42,9 @@ class ComparisonPlan:
         """Of one run."""
         return replace(self.settings, model=model, seed=seed)
 
-    def pairs(self) -> Iterator[tuple[str, int]]:
+    def pairs(self) -> list[tuple[str, int]]:
         """Models and seeds of all runs, seed by seed, so that early results can be compared."""
-        return ((model, seed) for seed in self.seeds for model in self.models)
+        return [(model, seed) for seed in self.seeds for model in self.models]
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON-ready values."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.parts import Part, Table, Text
-from skipway.report.numbers import bytes_text, count_text, short
+from skipway.report.numbers import bytes_text, count_text, counted, duration_text, short
 from skipway.study.comparison.view import recipe_line
-from skipway.study.outcome_tables import duration_text
 from skipway.study.projection.projection import SCHEMA, on_gpus
 
 if TYPE_CHECKING:
@@ -91,12 +90,11 @@ def _title(projection: Projection) -> str:
 
 
 def _sum(projection: Projection) -> str:
-    threads = f"with {projection.threads} thread{'s' * (projection.threads != 1)}"
-    one, each = projection.runs == 1, "on a GPU" if on_gpus(projection) else threads
-    seeds = projection.rows[0].runs
+    threads = f"with {counted(projection.threads, 'thread')}"
+    each = "on a GPU" if on_gpus(projection) else threads
     return (
-        f"{projection.runs} run{'s' * (not one)} ({len(projection.rows)} row{'s' * (len(projection.rows) != 1)} × "
-        f"{seeds} seed{'s' * (seeds != 1)}), {projection.workers} at a time, each {each}: about "
+        f"{counted(projection.runs, 'run')} ({counted(len(projection.rows), 'row')} × "
+        f"{counted(projection.rows[0].runs, 'seed')}), {projection.workers} at a time, each {each}: about "
         f"{_hours(projection.seconds)} and {_flops(projection.flops)}FLOP in all. Nothing was trained."
     )
 
