@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
     from skipway.diagnostics.inspection import Inspection
 
-__all__ = ["stream_profiles"]
+__all__ = ["stream_gradients", "stream_profiles"]
 
-FORWARD: Final = (
+_FORWARD: Final = (
     "A level curve carries the signal; one that climbs by the same factor at every unit grows exponentially, and what "
     "each branch adds is soon lost in it."
 )
-SHARE: Final = (
+_SHARE: Final = (
     "Near 0 % a branch changes nothing, near 100 % the shortcut is drowned. Shares that sink with depth mean that deep "
     "units matter less and less."
 )
-BACKWARD: Final = (
+_BACKWARD: Final = (
     "Read it from right to left, as the gradient runs. A straight slope on this scale is a gradient that vanishes or "
     "explodes by the same factor at every step; a level curve reaches every layer."
 )
@@ -65,11 +65,16 @@ def stream_profiles(named: Mapping[str, Inspection]) -> tuple[Lines, ...]:
         return Lines(series=measured, x=along, unit=unit, log=log, title=title, note=note)
 
     charts = (
-        chart("rms", "Forward: rms of the stream", FORWARD),
-        chart("share", "Forward: share of the branch in branch + shortcut (rms)", SHARE, unit="%", log=False),
-        chart("grad", "Backward: norm of the gradient of the loss at the stream", BACKWARD),
+        chart("rms", "Forward: rms of the stream", _FORWARD),
+        chart("share", "Forward: share of the branch in branch + shortcut (rms)", _SHARE, unit="%", log=False),
+        chart("grad", "Backward: norm of the gradient of the loss at the stream", _BACKWARD),
     )
     return tuple(c for c in charts if c.series)
+
+
+def stream_gradients(inspection: Inspection) -> list[float]:
+    """Norms of the gradient along the stream, from input to output, where they were measured."""
+    return [p.grad for p in _points(inspection) if p.grad is not None]
 
 
 def _by_layer(inspection: Inspection) -> bool:

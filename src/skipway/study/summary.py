@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from skipway.report.profile import stream_gradients
 from skipway.study.effects import Effect, Spread, spread
 
 if TYPE_CHECKING:
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from skipway.diagnostics.inspection import Inspection
     from skipway.train.run import Run
 
-__all__ = ["GUESSING", "Summary", "came_to_nothing", "effect_dict", "first_over_last", "spread_dict", "training_failed"]
+__all__ = ["Summary", "as_number", "came_to_nothing", "effect_dict", "spread_dict", "training_failed"]
 
 # A net that has learnt nothing spreads its bets over all classes: a loss of ln(classes), in nats; this near counts.
-GUESSING: Final = 0.05
+_GUESSING: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,8 @@ class Summary:
             flops=_flops_per_sample(start or end),
             samples_per_sec=speed.get("samples_per_sec"),
             seconds=None if seconds is None else seconds.mean,
-            gradient_start=first_over_last(start),
-            gradient_end=first_over_last(end),
+            gradient_start=_first_over_last(start),
+            gradient_end=_first_over_last(end),
             effect=effect,
         )
 
@@ -114,20 +115,7 @@ def came_to_nothing(result: Mapping[str, Any], environment: Mapping[str, Any]) -
     loss = as_number(result.get("train_loss"))
     if result["status"] == "diverged" or loss is None or not math.isfinite(loss):
         return True
-    return loss > math.log(environment["data"]["num_classes"]) - GUESSING
-
-
-def first_over_last(inspection: Inspection | None) -> float | None:
-    """The gradient at the first point of the stream over that at the last; None where it was not measured."""
-    if inspection is None:
-        return None
-    from skipway.report import stream_profiles
-
-    for chart in stream_profiles({"": inspection}):
-        if chart.title.startswith("Backward"):
-            known = [y for y in chart.series[0].y if y is not None]
-            return known[0] / known[-1] if len(known) > 1 and known[-1] else None
-    return None
+    return loss > math.log(environment["data"]["num_classes"]) - _GUESSING
 
 
 def effect_dict(effect: Effect) -> dict[str, Any]:
@@ -161,6 +149,12 @@ def _first_inspection(runs: Mapping[int, Run], when: str) -> Inspection | None:
         if seen is not None:
             return seen
     return None
+
+
+def _first_over_last(inspection: Inspection | None) -> float | None:
+    """The gradient at the first point of the stream over that at the last; None where it was not measured."""
+    known = [] if inspection is None else stream_gradients(inspection)
+    return known[0] / known[-1] if len(known) > 1 and known[-1] else None
 
 
 def _flops_per_sample(inspection: Inspection | None) -> float | None:
