@@ -11,9 +11,7 @@ from skipway.units.links import members
 from skipway.units.weights import branch_end, branch_weights, parameter_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from torch import nn
+    from collections.abc import Iterable, Sequence
 
     from skipway.units.describe import Described
     from skipway.units.links import Links
@@ -34,7 +32,7 @@ def zero_branch_ends(located: Located, units: Iterable[str]) -> int:
     Returns:
         How many parameters were set to zero.
     """
-    return _scaled_ends(located, units, 0.0)
+    return scale_branch_ends(located, units, 0.0)
 
 
 def scale_branch_ends(located: Located, units: Iterable[str], factor: float) -> int:
@@ -48,7 +46,14 @@ def scale_branch_ends(located: Located, units: Iterable[str], factor: float) -> 
     Returns:
         How many parameters were changed.
     """
-    return _scaled_ends(located, units, factor)
+    named, by_path, changed = dict(located.model.named_parameters()), located.units(), 0
+    with torch.no_grad():
+        for path in units:
+            for end in branch_end(by_path[path], located.links):
+                for name in end.names:
+                    named[name].mul_(factor)
+                    changed += 1
+    return changed
 
 
 def scale_values(located: Located, units: Iterable[str], factor: float) -> int:
@@ -95,20 +100,6 @@ def reset_branches(located: Located, units: Iterable[str], seed: int) -> int:
         for module in found:
             module.reset_parameters()
     return len(found)
-
-
-def _scaled_ends(located: Located, units: Iterable[str], factor: float) -> int:
-    named, by_path, changed = dict(located.model.named_parameters()), located.units(), 0
-    with torch.no_grad():
-        for path in units:
-            for parameter in _ends(by_path[path], located.links, named):
-                parameter.mul_(factor)
-                changed += 1
-    return changed
-
-
-def _ends(unit: Described, links: Links, named: dict[str, nn.Parameter]) -> Iterator[nn.Parameter]:
-    return (named[name] for end in branch_end(unit, links) for name in end.names)
 
 
 def _attention(unit: Described, links: Links) -> tuple[set[str], set[str]]:

@@ -49,7 +49,7 @@ def _stream(inspection: Inspection) -> list[Unit]:
 
 
 def _post_norm(stream: list[Unit]) -> list[Remedy]:
-    units = [u.path for u in stream if any(op.kind == "norm" for op in u.form.after)]
+    units = _having_after(stream, "norm")
     if not units:
         return []
     alpha, beta = len(units) ** 0.25, (4 * len(units)) ** -0.25
@@ -71,29 +71,33 @@ def _identity_shortcut(stream: list[Unit]) -> list[Remedy]:
     """For whatever stands on shortcuts that could be identities: those whose unit keeps the shape of the stream."""
     shapes = dict(zip([u.path for u in stream[1:]], [u.shape for u in stream], strict=False))
     units = [u.path for u in stream if u.form.shortcut and shapes.get(u.path, u.shape) == u.shape]
-    found = {path: Alteration(shortcut="identity") for path in units}
-    return [Remedy(name="identity shortcuts", changes=found)] if units else []
+    return _altered("identity shortcuts", units, Alteration(shortcut="identity"))
 
 
 def _no_dropout(stream: list[Unit]) -> list[Remedy]:
     kinds = ("dropout", "drop_path")
     units = [u.path for u in stream if any(op.kind in kinds for op in (*u.form.shortcut, *u.form.after))]
-    found = {path: Alteration(dropout="off") for path in units}
-    return [Remedy(name="no dropout on the shortcut", changes=found)] if units else []
+    return _altered("no dropout on the shortcut", units, Alteration(dropout="off"))
 
 
-def _clear_after(kind: str, name: str) -> Callable[[list[Unit]], list[Remedy]]:
-    def find(stream: list[Unit]) -> list[Remedy]:
-        units = [u.path for u in stream if any(op.kind == kind for op in u.form.after)]
-        return [Remedy(name=name, changes={p: Alteration(after="skip") for p in units})] if units else []
-
-    return find
+def _no_activation(stream: list[Unit]) -> list[Remedy]:
+    units = _having_after(stream, "activation")
+    return _altered("no activation behind the sum", units, Alteration(after="skip"))
 
 
 def _norm_inside(stream: list[Unit]) -> list[Remedy]:
-    units = [u.path for u in stream if any(op.kind == "norm" for op in u.form.after)]
-    found = {path: Alteration(norm="into_branch") for path in units}
-    return [Remedy(name="the norm at the start of the branch", changes=found)] if units else []
+    units = _having_after(stream, "norm")
+    return _altered("the norm at the start of the branch", units, Alteration(norm="into_branch"))
+
+
+def _having_after(stream: list[Unit], kind: str) -> list[str]:
+    """Paths of the units with an operation of a kind behind the sum."""
+    return [u.path for u in stream if any(op.kind == kind for op in u.form.after)]
+
+
+def _altered(name: str, units: list[str], how: Alteration) -> list[Remedy]:
+    """A fix that alters units alike; none where there are no units for it."""
+    return [Remedy(name=name, changes=dict.fromkeys(units, how))] if units else []
 
 
 def _smaller_branches(stream: list[Unit]) -> list[Remedy]:
@@ -127,7 +131,7 @@ _REMEDIES: Final[dict[str, Callable[[list[Unit]], list[Remedy]]]] = {
     "gate-shut": _identity_shortcut,
     "gate-unbounded": _identity_shortcut,
     "dropout-on-shortcut": _no_dropout,
-    "relu-after-add-deep": _clear_after("activation", "no activation behind the sum"),
+    "relu-after-add-deep": _no_activation,
     "norm-after-add": _norm_inside,
     "branch-scale": _smaller_branches,
     "init-scale-missing": _scaled_ends,

@@ -141,16 +141,12 @@ def train_once(
                 if not abs(losses[-1]) < _DIVERGED:
                     break
     diverged = not abs(losses[-1]) < _DIVERGED
-    last = statistics.fmean(losses[-max(settings.steps // 10, 1) :])
     if diverged:
-        last = max(losses[0], losses[-1]) if math.isfinite(losses[-1]) else losses[0]
+        final = max(losses[0], losses[-1]) if math.isfinite(losses[-1]) else losses[0]
+    else:
+        final = statistics.fmean(losses[-max(settings.steps // 10, 1) :])
     return Course(
-        seed=seed,
-        losses=tuple(losses),
-        final=last,
-        gradient_ratio=ratio,
-        similarity=similarity,
-        diverged=diverged,
+        seed=seed, losses=tuple(losses), final=final, gradient_ratio=ratio, similarity=similarity, diverged=diverged
     )
 
 
