@@ -15,7 +15,7 @@ from skipway.study.jobs.plan import seeds_from
 from skipway.study.jobs.watch import Watch
 from skipway.study.jobs.worker import Job, Outcome, check_not_importing
 from skipway.study.outcome import RowRuns, StudyOutcome
-from skipway.study.published import STUDIES
+from skipway.study.published import as_study
 from skipway.study.records.provenance import code_commit
 from skipway.study.records.record import Record, told_apart_by
 from skipway.study.records.results import Results, run_name
@@ -69,7 +69,7 @@ def conduct(  # noqa: PLR0913  # keywords of one call, all optional
         SkipwayError: an unknown study, row or launcher, or data that is not there, before anything is started.
     """
     check_not_importing()
-    found = STUDIES[study] if isinstance(study, str) else study
+    found = as_study(study)
     results, listener = results or Results(), listener or StudyListener()
     run_jobs = launcher_named(launcher)
     keeper = _Keeper(found, results, listener, commit=code_commit())
@@ -175,7 +175,7 @@ def study_outcome(
         seeds: runs of each row; by default the budget's.
         only: labels of rows; empty for all.
     """
-    found = STUDIES[study] if isinstance(study, str) else study
+    found = as_study(study)
     results = results or Results()
     rows = []
     for row, specs in _specs(found, budget, root=None, seeds=seeds, only=only).items():

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skipway.spec import RunSpec
     from skipway.train.run import Run
 
-__all__ = ["STUDIES", "Row", "Study", "add_study"]
+__all__ = ["STUDIES", "Row", "Study", "add_study", "as_study"]
 
 Published = float | Literal["fail"] | None
 
@@ -77,3 +77,12 @@ STUDIES: Final[Registry[Study]] = Registry("study", "skipway.study.studies")
 def add_study(study: Study) -> Study:
     """Register a study."""
     return STUDIES.add(study.id, study)
+
+
+def as_study(study: str | Study) -> Study:
+    """A study by its id; one that is given comes back.
+
+    Raises:
+        UnknownNameError: there is none.
+    """
+    return STUDIES[study] if isinstance(study, str) else study

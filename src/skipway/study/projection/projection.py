@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.errors import SkipwayError
@@ -13,7 +13,7 @@ from skipway.spec import OptimizerSpec, RecipeSpec, RunSpec
 from skipway.study.conduct import row_spec, rows_named
 from skipway.study.jobs.machine import worker_devices, workers_and_threads
 from skipway.study.jobs.plan import seeds_from
-from skipway.study.published import STUDIES
+from skipway.study.published import as_study
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,17 +138,17 @@ def project(
     """
     from skipway.study.projection.cost import step_cost
 
-    found = STUDIES[study] if isinstance(study, str) else study
+    found = as_study(study)
     rows = rows_named(found, budget, only)
     numbers = seeds_from(found.seeds(budget) if seeds is None else seeds, 0)
     at_a_time, threads = workers_and_threads(len(rows) * len(numbers), found.settings(budget), workers)
-    data, costs = _Data(), dict[RunSpec, "StepCost"]()
+    opened, costs = cache(_open), dict[RunSpec, "StepCost"]()
     projected = []
     for row in rows:
         spec = row_spec(found, row, budget, root=root)
         same = _what_costs(spec)
         if same not in costs:
-            costs[same] = step_cost(same, threads=threads, opened=data.opened)
+            costs[same] = step_cost(same, threads=threads, opened=opened)
         projected.append(ProjectedRow(row=row, spec=spec, runs=len(numbers), cost=costs[same]))
     return Projection(study=found, budget=budget, rows=tuple(projected), workers=at_a_time, threads=threads)
 
@@ -171,21 +171,8 @@ def _what_costs(spec: RunSpec) -> RunSpec:
     )  # fmt: skip
 
 
-class _Data:
-    """Data sets, each opened once."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[DataSpec, str], Dataset] = {}
-
-    def opened(self, spec: DataSpec, device: torch.device) -> Dataset:
-        """The set, or random samples of its shape."""
-        key = spec, str(device)
-        if key not in self._open:
-            self._open[key] = _open(spec, device)
-        return self._open[key]
-
-
 def _open(spec: DataSpec, device: torch.device) -> Dataset:
+    """The set, or random samples of its shape."""
     from skipway.data import open_data
     from skipway.study.projection.stand_in import SHAPES, StandIn
 
