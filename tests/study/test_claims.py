@@ -18,6 +18,7 @@ from skipway.study.claim import CLAIMS, Bench, Claim, Judgement
 from skipway.study.claims_view import findings_parts, findings_report, number_rows
 from skipway.study.examine import Findings, examine
 from skipway.study.records.results import Results
+from skipway.train.folder import read_json
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fake
@@ -109,15 +110,13 @@ def test_json_follows_its_schema(findings: Findings) -> None:
 
 def test_each_verdict_is_kept_with_what_it_rests_on(findings: Findings, tmp_path: Path) -> None:
     results = Results(tmp_path)
-    kept = results.read_claim("quick", "zero")
-    assert kept is not None
+    kept = read_json(results.claim_path("quick", "zero"))
     assert (kept["schema"], kept["budget"], kept["verdict"], kept["condition"]) == (
         "skipway.claim/1.0", "quick", "holds only if", "x ≥ 0",
     )  # fmt: skip
     assert kept["criterion"] == "Holds if seen."
     assert {"criterion_commit", "code_commit", "torch", "python", "processor", "cores", "device"} <= set(kept)
-    undecided = results.read_claim("quick", "big")
-    assert undecided is not None
+    undecided = read_json(results.claim_path("quick", "big"))
     assert (undecided["verdict"], undecided["figure"]) == ("not measured", "its nets train for hours")
 
 
@@ -126,7 +125,7 @@ def test_a_failed_measurement_leaves_what_is_on_record(registered: Mapping[str, 
     results.write_claim("quick", "data", {"verdict": "holds"})
     found = examine(["data"], results=results)
     assert found.examined[0].trouble == "cifar10 is not there\nexpected: its files\ntry: --download"
-    assert results.read_claim("quick", "data") == {"verdict": "holds"}
+    assert read_json(results.claim_path("quick", "data")) == {"verdict": "holds"}
 
 
 def test_what_was_found_is_kept_when_somebody_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from skipway.errors import SkipwayError
@@ -12,8 +13,6 @@ from skipway.study.budgets import BUDGETS, Budget, by_budget
 from skipway.study.conduct import conduct
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from skipway.parts import Part
     from skipway.study.jobs.listen import StudyListener
     from skipway.study.outcome import StudyOutcome
@@ -131,7 +130,7 @@ class Claim:
 CLAIMS: Final[Registry[Claim]] = Registry("claim", "skipway.study.claims")
 
 
-def claim(  # one for each field of a claim
+def claim(
     id: str,  # noqa: A002  # a claim has an id
     *,
     source: str,
@@ -144,8 +143,6 @@ def claim(  # one for each field of a claim
     """Register a function as the measurement of a claim."""
 
     def register(check: Check) -> Check:
-        from pathlib import Path
-
         CLAIMS.add(
             id,
             Claim(

@@ -18,7 +18,7 @@ __all__ = ["Curve", "curve_of", "curve_series", "learning_charts", "learning_cur
 
 Curve = Mapping[int, float]  # value by step
 
-MOST_POINTS: Final = 300
+_MOST_POINTS: Final = 300
 _LOSS: Final = (
     "Curves that part early and stay apart; a band that is wide says that the seed matters. The line is the mean over "
     "the seeds, the band reaches from the smallest to the largest."
@@ -84,7 +84,7 @@ def curve_series(name: str, curves: Sequence[Curve]) -> Series | None:
     if not steps:
         return None
     # Neighbours are joined to one point, so that a long training draws as fast as a short one.
-    width = -(-len(steps) // MOST_POINTS)
+    width = -(-len(steps) // _MOST_POINTS)
     chunks = [steps[i : i + width] for i in range(0, len(steps), width)]
     x, y, low, high = [], [], [], []
     for chunk in chunks:

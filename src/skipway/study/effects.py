@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["CONFIDENCE", "Effect", "Spread", "paired_effect", "spread"]
+__all__ = ["Effect", "Spread", "paired_effect", "spread"]
 
-CONFIDENCE: Final = 0.95
+_CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +61,14 @@ def spread(values: Sequence[float]) -> Spread | None:
     return Spread(n=len(finite), mean=_mean(finite), sd=_deviation(finite), low=min(finite), high=max(finite))
 
 
-def paired_effect(
-    reference: Mapping[int, float], design: Mapping[int, float], *, confidence: float = CONFIDENCE
-) -> Effect | None:
-    """Mean difference d of two designs over the seeds that both have, with its interval.
+def paired_effect(reference: Mapping[int, float], design: Mapping[int, float]) -> Effect | None:
+    """Mean difference d of two designs over the seeds that both have, with its 95-percent interval.
 
         d ± t · s / √n        s sample deviation of the differences · t quantile of Student's t with n - 1 degrees
 
     Args:
         reference: value by seed.
         design: value by seed.
-        confidence: of the interval, two-sided.
 
     Returns:
         The effect; None if there is no pair of finite values.
@@ -85,7 +82,7 @@ def paired_effect(
         return Effect(n=n, mean=mean, low=None, high=None)
     from scipy.special import stdtrit
 
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * sd / math.sqrt(n)
+    half = float(stdtrit(n - 1, (1 + _CONFIDENCE) / 2)) * sd / math.sqrt(n)
     return Effect(n=n, mean=mean, low=mean - half, high=mean + half)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Examined", "Findings", "examine"]
 
-SCHEMA_VERSION: Final = "1.0"
+_SCHEMA: Final = "skipway.claim/1.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +145,7 @@ def _kept(examined: Examined, budget: Budget) -> dict[str, Any]:
     from skipway.train.hardware import processor_name
 
     return {
-        "schema": f"skipway.claim/{SCHEMA_VERSION}", "budget": budget, **examined_dict(examined),
+        "schema": _SCHEMA, "budget": budget, **examined_dict(examined),
         "criterion_commit": file_commit(examined.claim.file), "code_commit": code_commit(),
         "torch": metadata.version("torch"), "python": platform.python_version(),
         "processor": processor_name(), "cores": cores(),

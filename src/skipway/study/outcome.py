@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from skipway.report.shown import Shown
 from skipway.study.effects import Effect, Spread, paired_effect, spread
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from skipway.study.published import Row, Study
     from skipway.study.records.record import Record
 
-__all__ = ["SCHEMA_VERSION", "RowRuns", "StudyOutcome"]
-
-SCHEMA_VERSION: Final = "1.0"
+__all__ = ["RowRuns", "StudyOutcome"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class RowRuns:
     @cached_property
     def test_error(self) -> Spread | None:
         """Over the seeds that have one, in percent."""
-        return spread([v for v in self.errors.values() if math.isfinite(v)])
+        return spread(list(self.errors.values()))
 
     @cached_property
     def train_loss(self) -> Spread | None:

@@ -40,7 +40,8 @@ class Watch:
             return self._over[job]
         folder, steps = RunFolder(job.folder), job.spec.recipe.steps
         outcome = outcomes.get(job)
-        if folder.finished and job not in running:
+        finished = folder.finished and job not in running
+        if finished:
             result = folder.read_result()
             state = RunState(
                 name=job.name, status=result["status"], step=steps, steps=steps, loss=as_number(result["train_loss"]),
@@ -48,14 +49,14 @@ class Watch:
             )  # fmt: skip
         else:
             status = outcome.status if outcome is not None else "running" if job in running else "waiting"
-            line = last_loss(folder)
+            line = _last_loss(folder)
             state = RunState(name=job.name, status=status, step=line.get("step", 0), steps=steps, loss=line.get("loss"))
-        if outcome is not None or (folder.finished and job not in running):
+        if outcome is not None or finished:
             self._over[job] = state
         return state
 
 
-def last_loss(folder: RunFolder) -> dict[str, Any]:
+def _last_loss(folder: RunFolder) -> dict[str, Any]:
     """The last whole line of metrics with a training loss; empty if there is none."""
     try:
         with folder.metrics_path.open("rb") as file:

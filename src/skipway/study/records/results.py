@@ -87,11 +87,6 @@ class Results:
         """Where a verdict lies."""
         return self.path / "claims" / budget / f"{claim}.json"
 
-    def read_claim(self, budget: Budget, claim: str) -> dict[str, Any] | None:
-        """A verdict; None where the claim was not examined at this budget."""
-        path = self.claim_path(budget, claim)
-        return read_json(path) if there(path) else None
-
     def write_claim(self, budget: Budget, claim: str, values: dict[str, Any]) -> None:
         """Write a verdict, whole or not at all."""
         write_json(self.claim_path(budget, claim), values)
