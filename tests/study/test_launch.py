@@ -17,7 +17,7 @@ from skipway.errors import SkipwayError
 from skipway.spec import DataSpec, RunSpec
 from skipway.study.jobs import pool
 from skipway.study.jobs.launch import LAUNCHERS, launcher_named
-from skipway.study.jobs.worker import Job, Outcome
+from skipway.study.jobs.worker import Job, Outcome, carry_out
 from skipway.train.folder import RunFolder
 from skipway.train.plan import plan_data
 
@@ -83,6 +83,16 @@ def weights(one: Job) -> dict[str, object]:
 
 def process_of(one: Job) -> int:
     return int(re.findall(r"process (\d+)", one.log.read_text())[-1])
+
+
+def test_a_log_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    one = job(tmp_path, "mlp2", 0, 2)
+    one.log.parent.write_text("a file where the folder of logs would be")
+    assert carry_out(one) == Outcome(
+        status="failed",
+        text=f"cannot write {one.log}: File exists\nexpected: a folder that you may write\ntry: another folder",
+    )
+    assert not one.folder.exists()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
+from skipway.report.files import writing
 from skipway.train.folder import RunFolder
 from skipway.train.listen import Listener
 
@@ -113,10 +114,10 @@ def carry_out(job: Job) -> Outcome:
         return Outcome(status="stopped")
     _State.idle.clear()
     try:
-        with _output_in(job.log):
+        with writing(job.log), _output_in(job.log):
             return _carried_out(job)
-    except OSError as error:
-        return Outcome(status="failed", text=f"cannot write {job.log}: {error.strerror or error}")
+    except SkipwayError as error:
+        return Outcome(status="failed", text=str(error))
     finally:
         _State.idle.set()
 
