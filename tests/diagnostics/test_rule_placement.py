@@ -188,6 +188,14 @@ def test_relu_on_the_path_is_left_alone_up_to_60_units_and_where_it_cuts_nothing
     assert convicted((idle, batch), structure_only=True) == [("relu-after-add-deep", "warning")]
 
 
+def test_a_highway_can_shrink_its_stream() -> None:
+    def forward(b: Any, x: torch.Tensor) -> torch.Tensor:
+        t = torch.sigmoid(b.g(x))
+        return t * F.relu(b.mlp(x)) + (1 - t) * x
+
+    assert "nonnegative-branch" not in [rule for rule, _ in convicted(tokens(forward))]
+
+
 @pytest.mark.parametrize(
     "end",
     [F.relu_, F.softplus, torch.sigmoid, lambda x: x.clamp(min=0), lambda x: F.relu(x) ** 2, lambda x: 0.5 * F.relu(x)],

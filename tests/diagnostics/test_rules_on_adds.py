@@ -220,6 +220,45 @@ def test_a_matrix_and_its_transpose_are_not_one_tensor() -> None:
     assert not of_rule("self-add", model, torch.randn(2, 8, 8))
 
 
+class Recurrence(nn.Module):
+    """One module called again and again; every step takes up the input anew."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.step, self.steps = nn.Linear(8, 8), Unit(self.forward_step), steps
+
+    @staticmethod
+    def forward_step(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        return x + unit.body(x)  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = x = self.stem(x)
+        for _ in range(self.steps):
+            z = self.step(z + x)
+        return z
+
+
+def test_an_input_that_every_step_takes_up_anew_is_meant() -> None:
+    model, batch = Recurrence(8), torch.randn(4, 8)
+    assert not of_rule("double-add", model, batch)
+    assert not of_rule("self-add", model, batch), "the first step adds the input to itself"
+    assert of_rule("self-add", Recurrence(1), batch), "which alone is a fault"
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_many_sums_of_a_stream_in_one_block_are_no_recurrence(times: int) -> None:
+    def again(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        y = unit.body(x)
+        for _ in range(times):
+            y = y + x
+        return y  # type: ignore[no-any-return]
+
+    assert [f.severity for f in of_rule("double-add", stem(*[Unit(again) for _ in range(5)]), torch.randn(4, 8))] == [
+        "error"
+    ]
+
+
 def test_the_jumped_unit_is_named() -> None:
     class Layer(nn.Module):
         def __init__(self) -> None:
@@ -282,7 +321,11 @@ def test_columns_and_rows_are_meant() -> None:
 
 def test_a_global_context_is_information() -> None:
     context = Unit(lambda unit, x: x + unit.body(x.mean(1, keepdim=True)))
-    assert [f.severity for f in of_rule("broadcast-add", stem(context), torch.randn(2, 5, 8))] == ["info"]
+    (found,) = of_rule("broadcast-add", stem(context), torch.randn(2, 5, 8))
+    assert (found.severity, found.fix) == ("info", "nothing, if one value for all positions is meant")
+    mixing = Unit(lambda unit, x: x + unit.body(x.mean(0, keepdim=True)))
+    (found,) = of_rule("broadcast-add", stem(mixing), torch.randn(2, 5, 8))
+    assert (found.severity, found.fix) == ("info", "nothing, if one value for all samples of the batch is meant")
 
 
 def test_an_in_place_write_that_nobody_keeps_is_healthy_and_without_a_backward_run_there_is_a_warning() -> None:

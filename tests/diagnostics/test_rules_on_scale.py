@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
 
 from skipway import inspect
 
@@ -144,6 +145,15 @@ def test_a_table_may_wait_for_an_input() -> None:
     assert "dead-op" not in found(net(make=scalar("segments", 1.0, (2, WIDTH))))
 
 
+def test_a_lost_module_is_told_without_its_parametrization() -> None:
+    def loses(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        unit.lost(x)
+        return pre_norm(unit, x)
+
+    finding = only("dead-op", net(loses, lambda unit: setattr(unit, "lost", weight_norm(nn.Linear(WIDTH, WIDTH)))))
+    assert (finding.path, finding.evidence["modules"]) == ("1.lost", 6)
+
+
 def discards(unit: Any, x: torch.Tensor) -> torch.Tensor:
     y = unit.body(unit.norm(x))
     unit.drop(y)
@@ -212,6 +222,27 @@ def test_shut_activations_leave_a_constant() -> None:
     finding = only("dead-unit", shut(net(units=8, body=lambda: Mlp(F.relu))))
     assert finding.path == "3"
     assert finding.evidence == {"units": 1, "siblings": 8, "largest_gradient": 0.0}
+
+
+def test_branches_that_a_constant_holds_at_zero() -> None:
+    def rezero(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        return x + unit.alpha * unit.body(unit.norm(x))  # type: ignore[no-any-return]
+
+    findings = found(net(rezero, lambda unit: setattr(unit, "alpha", torch.zeros(()))))
+    (finding,) = findings["dead-unit"]
+    assert (finding.path, finding.evidence["units"], finding.severity) == ("1", 6, "warning")
+    assert "dead-unit" not in found(net(rezero, scalar("alpha", 0.0)))
+
+
+def test_a_detached_shortcut_is_said() -> None:
+    def told(model: nn.Module) -> list[str]:
+        return [
+            note for note in inspect(model, BATCH).notes if note.startswith("the shortcut lets no gradient through")
+        ]
+
+    (note,) = told(net(lambda unit, x: x.detach() + unit.body(unit.norm(x))))
+    assert "at 6 of 6 units" in note
+    assert told(net()) == told(net(lambda unit, x: x + unit.body(unit.norm(x.detach())))) == []
 
 
 def test_a_detached_branch_is_told_once() -> None:
@@ -432,6 +463,45 @@ def test_two_zeros_in_a_row_within_the_branch() -> None:
     assert finding.severity == "error"
     assert finding.message == "1.last.weight and 1.norm.weight are both zero: no gradient comes to the branch ×4"
     assert "zero-init" not in findings
+
+
+class Einsum(nn.Module):
+    """Weights that `einsum` multiplies as a batch of matrices, behind them a layer scale; both are zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Parameter(torch.randn(6, 12)), nn.Parameter(torch.zeros(12, 6))
+        self.scale = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.einsum("bsd,st->btd", x, self.up)
+        return x + self.scale * torch.einsum("btd,ts->bsd", F.gelu(y), self.down)
+
+
+def test_a_zero_that_einsum_multiplies_is_one_of_two() -> None:
+    torch.manual_seed(0)
+    findings = found(nn.Sequential(nn.Linear(WIDTH, WIDTH), *[Einsum() for _ in range(4)]))
+    (finding,) = findings["zero-twice"]
+    assert (finding.severity, finding.evidence["units"]) == ("error", 4)
+    assert finding.message.startswith("1.scale and 1.down are both zero")
+    assert "zero-init" not in findings
+
+
+def test_a_zero_scale_before_drop_path_is_one_of_two() -> None:
+    def drops(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        kept = torch.empty(len(x), 1, 1).bernoulli_(0.9)
+        return x + (unit.scale * unit.body(unit.norm(x))).div(0.9) * kept  # type: ignore[no-any-return]
+
+    def make(unit: Any) -> None:
+        scalar("scale", 0.0, (WIDTH,))(unit)
+        zeroed(end)(unit)
+
+    findings = found(net(drops, make))
+    (finding,) = findings["zero-twice"]
+    assert (finding.severity, finding.evidence["units"]) == ("error", 6)
+    assert "zero-init" not in findings
+    (alone,) = found(net(drops, scalar("scale", 0.0, (WIDTH,))))["zero-init"]
+    assert alone.message == "1.scale is zero: the unit starts as its shortcut ×6"
 
 
 def parallel(unit: Any, x: torch.Tensor) -> torch.Tensor:
@@ -718,6 +788,26 @@ def test_a_scale_of_one_holds_nothing(forward: Forward, make: Make) -> None:
     assert float(finding.evidence["growth"]) > 1e3
 
 
+class LongSkip(nn.Module):
+    """A long skip around all units, as in super-resolution."""
+
+    def __init__(self, scale: float, units: int = 16) -> None:
+        super().__init__()
+        self.body = net(lambda unit, x: x + unit.body(x).mul(scale), he, units)
+        self.stem, self.body[0], self.end = nn.Linear(WIDTH, WIDTH), nn.Identity(), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return x + self.end(self.body(x))  # type: ignore[no-any-return]
+
+
+def test_growth_inside_a_long_skip() -> None:
+    finding = only("branch-scale", LongSkip(1.0))
+    assert (finding.path, finding.evidence["units"]) == ("body.1", 16)
+    assert float(finding.evidence["growth"]) > 50
+    assert "branch-scale" not in found(LongSkip(0.1))
+
+
 def test_growth_beyond_the_number_format() -> None:
     finding = only("branch-scale", net(lambda unit, x: x + 2 * unit.body(x), he, 130))
     assert "it is beyond its number format" in finding.message
@@ -780,3 +870,96 @@ def test_the_decay_of_a_deep_stack_is_told_per_layer() -> None:
     torch.manual_seed(0)
     finding = only("missing-shortcut", nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Sigmoid())] * 40))
     assert 0.05 < float(finding.evidence["decay_per_layer"]) < 0.5
+
+
+class Streams(nn.Module):
+    """Two streams that first meet in the first block, where no branch leads back to what it is added to."""
+
+    def __init__(self, *, first_adds: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stems = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+        self.blocks = nn.ModuleList(self.Meets(adds=first_adds or k > 0) for k in range(5))
+
+    class Meets(nn.Module):
+        def __init__(self, *, adds: bool) -> None:
+            super().__init__()
+            self.bodies, self.adds = nn.ModuleList(Mlp() for _ in range(2)), adds
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            a = a + self.bodies[0](b) if self.adds else self.bodies[0](b)
+            return a, b + self.bodies[1](a)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a, b = self.stems[0](a), self.stems[1](b)
+        for block in self.blocks:
+            a, b = block(a, b)
+        return torch.cat((a, b), -1)
+
+
+def test_where_streams_meet_first_a_sum_is_a_shortcut_all_the_same() -> None:
+    batch = (BATCH, BATCH + 1)
+    assert "missing-shortcut" not in found(Streams(), batch)
+    assert only("missing-shortcut", Streams(first_adds=False), batch).path == "blocks.0"
+
+
+def test_a_sum_whose_result_is_lost_is_no_missing_shortcut() -> None:
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layers = nn.ModuleList(Layer() for _ in range(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total = torch.zeros(())
+            for layer in self.layers:
+                x, skip = layer(x)
+                total = total + skip
+            return F.relu(total * len(self.layers) ** -0.5)
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.back, self.skip = Mlp(F.tanh), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.body(x)
+            return x + self.back(y), self.skip(y)
+
+    findings = found(Skips())
+    assert "missing-shortcut" not in findings
+    assert [f.path for f in findings["dead-op"]] == ["layers.5.back"]
+    assert not {"projected-shortcut", "scaled-shortcut"} & set(findings), "all skips are summed and scaled once"
+
+
+def test_a_module_that_is_called_again_has_its_shortcut() -> None:
+    class Again(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.stem, self.mlp = nn.Linear(WIDTH, WIDTH), self.Step()
+
+        class Step(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body = Mlp()
+
+            def forward(self, x: torch.Tensor, *, first: bool) -> torch.Tensor:
+                return self.body(x) if first else x + self.body(x)  # type: ignore[no-any-return]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.stem(x)
+            for k in range(8):
+                x = self.mlp(x, first=k == 0)
+            return x
+
+    assert "missing-shortcut" not in found(Again())
+
+
+def test_a_gradient_that_is_not_finite_is_no_decay() -> None:
+    layers = [nn.Linear(16, 16) for _ in range(40)]
+    for layer in layers:
+        nn.init.normal_(layer.weight, std=1e5)  # infinities of both signs meet
+    findings = found(nn.Sequential(*layers), torch.ones(4, 16))
+    assert "non-finite" in findings
+    assert "missing-shortcut" not in findings

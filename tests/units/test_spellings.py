@@ -87,6 +87,7 @@ SPELLINGS: dict[str, tuple[Callable[[Net, torch.Tensor, int], torch.Tensor], str
     "addcmul, scale last": (lambda n, x, k: torch.addcmul(x, n.branch[k](x), n.scale), f"x' = x + λ·{F_X}(x)"),
     "addcdiv": (lambda n, x, k: torch.addcdiv(x, n.branch[k](x), n.scale), f"x' = x + λ·{F_X}(x)"),
     "weights by einsum": (lambda n, x, k: x + torch.einsum("btd,de->bte", x, n.matrix), "x' = x + Linear(x)"),
+    "factors of one": (lambda n, x, k: (x + n.branch[k](x).mul(1.0)) * 1.0, f"x' = x + {F_X}(x)"),
     "x read in passing": (logged, f"x' = x + {F_X}(x)"),
     "gated branch": (lambda n, x, k: x + torch.tanh(n.gate[k](x)) * n.branch[k](x), f"x' = x + {F_X}(x)"),
 }  # fmt: skip
@@ -109,6 +110,12 @@ def test_a_recurrent_cell_is_a_gated_unit_per_step() -> None:
     assert {str(u.form) for u in found.units} == {"x' = g·x + (1-g)·Tanh·g·Linear(x)"}
     assert {u.form.canonical().merge for u in found.units} == {"lerp"}
     assert len(found.units) in (3, 4)  # the first step starts from zeros
+
+
+def test_a_recurrent_layer_is_named() -> None:
+    net = Net(lambda n, x, k: x + n.recurrent[k](x)[0])
+    net.recurrent = nn.ModuleList(nn.LSTM(D, D, batch_first=True) for _ in range(LAYERS))
+    assert {str(u.form) for u in inspect(net, torch.randn(2, 5, D)).units} == {"x' = x + weight[lstm](x)"}
 
 
 def test_means_of_sums_over_several_dimensions_are_no_mixing() -> None:

@@ -139,6 +139,11 @@ def measure(
         )
     units = [StreamNumbers(**{k: _finite(v) for k, v in numbers.get(k0, {}).items()}) for k0 in range(len(described))]
     notes += _missing(units, taps.constant, backward=bool(gradients))
+    if barred := taps.barred - taps.constant:
+        notes.append(
+            f"the shortcut lets no gradient through at {len(barred)} of {len(units)} units (detached or under no_grad):"
+            " what lies before learns by the branches alone"
+        )
     finite &= all(math.isfinite(v) for found in numbers.values() for k, v in found.items() if k.endswith("rms"))
     wild = sum(not math.isfinite(v) for found in numbers.values() for k, v in found.items() if k == "grad_stream")
     if wild:

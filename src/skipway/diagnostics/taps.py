@@ -119,6 +119,8 @@ class Reader:
         self._held: dict[int, torch.Tensor] = {}
         self.roots: dict[int, torch.Tensor] = {}
         self.cut: set[int] = set()
+        self.barred: set[int] = set()
+        """Units whose shortcut needs no gradient although their branch does."""
         self.constant: set[int] = set()
         """Units whose x was seen and needs no gradient."""
 
@@ -182,8 +184,12 @@ class Reader:
     def _operands(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
         node = self._nodes[tap.node]
-        if len(given) == 2 and given[tap.position].requires_grad and not given[1 - tap.position].requires_grad:
-            self.cut.add(tap.owner)  # its branch ran under no_grad, or was detached
+        if len(given) == 2:
+            along, beside = given[tap.position].requires_grad, given[1 - tap.position].requires_grad
+            if along and not beside:
+                self.cut.add(tap.owner)  # its branch ran under no_grad, or was detached
+            elif beside and not along:
+                self.barred.add(tap.owner)
         operands = [a.detach() for a in given]
         fused = node.attrs.get("fused", "")
         if fused.startswith("stack") and len(node.inputs) == 2 and operands:

@@ -113,6 +113,11 @@ def norm_name(op: str) -> str:
     return op
 
 
+def heavy_name(op: str) -> str:
+    """The field's name of a heavy operation, e.g. ``"lstm"`` of what a processor runs for `nn.LSTM`."""
+    return {"mkldnn_rnn_layer": "lstm"}.get(op, op)
+
+
 def activation_name(op: str, attrs: dict[str, object]) -> str:
     """The field's name of an activation operation, e.g. ``"relu"``; a clamp at 0 is a ReLU."""
     if op == "hardtanh" and attrs.get("min_val") == 0:

@@ -90,7 +90,8 @@ class After:
             kind, detail = self.routes.scale(node)
             last = found[-1] if found else None
             gain = detail == "learned vector" and last is not None and last.kind == "norm"
-            if gain or detail == "mask":  # the gain of a norm written by hand; a padding mask is no part of the formula
+            # The gain of a norm written by hand; a padding mask, and a factor of one, are no part of the formula.
+            if gain or detail in ("mask", "1.0"):
                 return None, True
             if kind == "dropout":
                 return dropout_op(detail, self.routes.dropped(node)), True

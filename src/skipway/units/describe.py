@@ -20,6 +20,7 @@ __all__ = ["Described", "Tail", "describe"]
 
 _PRODUCTS = ops.MATMUL | ops.BATCHED_MATMUL | ops.ATTENTION
 _TAIL_KINDS = frozenset({"view", "scale"})
+_END_KINDS = _TAIL_KINDS | {"dropout"}
 # Nodes followed back through a branch to write it down: beyond this the equation would be no help anyway.
 _LONGEST_BRANCH = 400
 _NORMS = frozenset({"batch", "layer", "rms", "group", "instance"})
@@ -27,11 +28,15 @@ _NORMS = frozenset({"batch", "layer", "rms", "group", "instance"})
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A branch's end: `output` is F's own output, `nodes` the scales and views that take it to the join."""
+    """A branch's end: `output` is F's own output, `nodes` the scales and views that take it to the join.
+
+    `scales` are all factors at the end, those before a dropout or drop-path too, which F keeps for its own.
+    """
 
     term: Term
     output: int
     nodes: tuple[int, ...]
+    scales: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -126,7 +131,7 @@ class _Describer:
         """One step as an operation, None where it leaves the numbers alone."""
         node = self.nodes[step.node]
         if step.kind == "scale":
-            return Op("scale", number(step.detail)) if step.detail != "mask" else None
+            return Op("scale", number(step.detail)) if step.detail not in ("mask", "1.0") else None
         if step.kind in ("norm", "activation"):
             return Op(step.kind, step.detail)
         if step.kind == "gate":
@@ -193,7 +198,20 @@ class _Describer:
             i = interpolation
         while nodes and self.nodes[nodes[-1]].op in ops.VIEW:
             i = nodes.pop()  # views next to F belong to F: its output is replaced where it was made
-        return Tail(term, i, tuple(reversed(nodes)))
+        scales = [n for n in nodes if self.nodes[n].op in ops.MULTIPLY]
+        return Tail(term, i, tuple(reversed(nodes)), (*self.scales_before(i, candidate), *reversed(scales)))
+
+    def scales_before(self, i: int, candidate: Candidate) -> tuple[int, ...]:
+        """Factors further back at the end of a branch, behind its last weight, in order of execution."""
+        found: list[int] = []
+        while i in candidate.region:
+            steps = self.routes.steps(i)
+            if len(steps) != 1 or steps[0].kind not in _END_KINDS:
+                break
+            if steps[0].kind == "scale" and self.nodes[i].op in ops.MULTIPLY:
+                found.append(i)
+            i = steps[0].source
+        return tuple(reversed(found))
 
     def interpolated(self, i: int, candidate: Candidate) -> int | None:
         """In x + a·(F(x) - x) the node of F(x)."""
@@ -256,7 +274,7 @@ class _Describer:
         if light and light[0].kind not in ("projection", "kernel"):
             return light[0]
         if node.op in ops.HEAVY and node.op not in ("softmax", "safe_softmax"):
-            return Step("weight", node.op, i, first)
+            return Step("weight", ops.heavy_name(node.op), i, first)
         if node.op in ops.MULTIPLY and len(inside) == 2 and (written_out := self.activation_by_hand(i, inside)):
             return written_out
         if i in self.inner:  # a unit inside the branch: the line goes through its branch, not along its shortcut

@@ -48,12 +48,14 @@ def branch_weights(unit: Described, links: Links) -> list[str]:
     return parameter_names(sorted(unit.candidate.region), links)
 
 
-def branch_end(unit: Described, links: Links, *, norms: bool = True) -> list[BranchEnd]:
+def branch_end(unit: Described, links: Links, *, norms: bool = True, batched: bool = False) -> list[BranchEnd]:
     """For each branch its last operation with parameters; without `norms` its last weight.
 
-    A branch that adds its bias by itself has the bias with the weight.
+    A branch that adds its bias by itself has the bias with the weight. With `batched`, weights count too that are
+    multiplied as a batch of matrices, as `einsum` does.
     """
     found = []
+    working = ops.WORKING | ops.BATCHED_MATMUL if batched else ops.WORKING
     for tail in unit.tails:
         later: list[str] = []
         for i in reversed(members(links.between(unit.candidate.base, tail.output))):
@@ -61,7 +63,7 @@ def branch_end(unit: Described, links: Links, *, norms: bool = True) -> list[Bra
             is_norm = op in ops.NORM
             if op in ops.ADD and not links.nodes[i].attrs.get("fused"):
                 later += parameter_names([i], links)
-            if not (op in ops.WORKING or (is_norm and norms)):
+            if not (op in working or (is_norm and norms)):
                 continue
             names = parameter_names([i], links)
             if op in ops.ADDS_MATMUL:  # reads its bias first
@@ -74,7 +76,7 @@ def branch_end(unit: Described, links: Links, *, norms: bool = True) -> list[Bra
 
 def scale_weights(unit: Described, links: Links) -> list[str]:
     """Names of the learned scalars and vectors that scale what a branch gives to the merge (ReZero, LayerScale)."""
-    return parameter_names([i for tail in unit.tails for i in tail.nodes if links.nodes[i].op in ops.MULTIPLY], links)
+    return parameter_names([i for tail in unit.tails for i in tail.scales], links)
 
 
 def parameter_names(nodes: Iterable[int], links: Links) -> list[str]:

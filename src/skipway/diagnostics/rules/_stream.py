@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from skipway.units.unit import Unit
 
 __all__ = [
-    "Behind", "Member", "behind", "chains", "has", "keeps_shape", "module_of", "on_the_path", "repeated", "stream",
+    "Behind", "Member", "behind", "chains", "has", "inner_chains", "keeps_shape", "module_of", "on_the_path",
+    "repeated", "stream",
 ]  # fmt: skip
 
 # Between two units lie a downsampling layer, a few views, a gate: a longer way is another part of the model.
@@ -51,14 +52,30 @@ def stream(evidence: Evidence) -> list[Member]:
 
 def chains(evidence: Evidence) -> list[list[Member]]:
     """The units of the main stream by stream: an encoder's and a decoder's are two."""
-    return evidence.once("chains", lambda: _chains(evidence))
+    return evidence.once("chains", lambda: _chains(stream(evidence), evidence))
 
 
-def _chains(evidence: Evidence) -> list[list[Member]]:
+def inner_chains(evidence: Evidence) -> list[list[Member]]:
+    """The streams within the branches of units of the main stream, of the units directly inside."""
+    return evidence.once("inner chains", lambda: list(_inner_chains(evidence)))
+
+
+def _inner_chains(evidence: Evidence) -> Iterator[list[Member]]:
+    inside = [
+        Member(unit, described)
+        for unit, described in zip(evidence.units, evidence.described, strict=True)
+        if unit.level == 1 and unit.kind == "unit"
+    ]
+    for outer in stream(evidence):
+        joins = set(outer.described.candidate.inner)
+        yield from _chains([m for m in inside if m.described.candidate.join in joins], evidence)
+
+
+def _chains(members: Sequence[Member], evidence: Evidence) -> list[list[Member]]:
     found: list[list[Member]] = []
     by_end: dict[int, list[Member]] = {}
     links = evidence.found.links
-    for member in stream(evidence):
+    for member in members:
         chain = _chain_before(member.described.candidate.base, by_end, evidence.found)
         if chain is None:
             chain = []

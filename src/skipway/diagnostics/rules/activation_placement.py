@@ -110,7 +110,8 @@ def _share_cut(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.
     summary="The branch ends in a function that is never negative: the stream can only grow.",
     explanation="The branch's last operation before the addition (scales, dropout and gates apart) is a ReLU, sigmoid,"
     " softplus or the like, and its measured minimum at two or more units is not below zero. A ReLU behind the addition"
-    " is another matter; GELU, SiLU and LeakyReLU have negative values.",
+    " is another matter, and so is a highway, whose gate lets the stream shrink; GELU, SiLU and LeakyReLU have negative"
+    " values.",
     fix="let the branch end with its weights or their norm: move the activation before them"
     " (x + conv(relu(...)) instead of x + relu(conv(...)))",
     source="He et al. 2016, arXiv 1603.05027, table 2c",
@@ -154,8 +155,8 @@ def _rectified_branches(evidence: Evidence) -> list[tuple[Member, int]]:
     for member in stream(evidence):
         candidate = member.described.candidate
         subtracted = any(evidence.graph.nodes[t.add].op != "add" for t in candidate.branches)
-        if candidate.merge != "add" or subtracted:
-            continue
+        if candidate.merge != "add" or subtracted or has(member.unit.form.shortcut, "gate"):
+            continue  # behind a gate on the shortcut (highway) the stream can shrink
         ends = [_last_function(t.node, evidence) for t in candidate.branches]
         if ends and all(e is not None for e in ends):
             found += [(member, e) for e in ends[:1] if e is not None]

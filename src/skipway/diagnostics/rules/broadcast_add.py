@@ -71,12 +71,13 @@ def broadcast_add(evidence: Evidence) -> Iterator[Finding]:
     if context:
         k, join, branch = context[0]
         stream, spread = list(links.nodes[join].shape), list(links.nodes[branch].shape)
+        across = len(spread) == len(stream) > 1 and spread[0] == 1 < stream[0]
         yield RULES["broadcast-add"].finding(
             evidence.units[k].path,
             f"the branch {spread} is broadcast over the stream {stream}{times(len(context))}",
             {"units": len(context), "stream_shape": str(stream), "branch_shape": str(spread)},
             severity="info",
-            fix="nothing, if one value for all positions is meant",
+            fix=f"nothing, if one value for all {'samples of the batch' if across else 'positions'} is meant",
         )
 
 

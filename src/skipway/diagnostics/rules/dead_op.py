@@ -55,6 +55,8 @@ def dead_op(evidence: Evidence) -> Iterator[Finding]:
             return
     by_kind: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for (path, name), why in found.items():
+        if any((around, "") in found for around in _around_path(path)):
+            continue  # told of the module around it, as of a weight and its parametrization
         kind = type(evidence.model.get_submodule(path)).__name__
         what = f"parameter {name}" if name else f"{path.rpartition('.')[2]} ({kind})"
         by_kind.setdefault((what, why), []).append((path, name))
@@ -64,6 +66,13 @@ def dead_op(evidence: Evidence) -> Iterator[Finding]:
         counted = "parameters" if name else "modules"
         full = f"{path}.{name}" if name else path
         yield RULES["dead-op"].finding(path, f"{what} {why}{more}", {counted: len(places), "name": full})
+
+
+def _around_path(path: str) -> Iterator[str]:
+    """Paths of the modules around one."""
+    while "." in path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 def _units_modules(evidence: Evidence) -> list[str]:

@@ -29,9 +29,9 @@ _UNIT: Final = "return x + self.branch(self.norm(x))"
     summary="A unit's branch adds nothing to the stream, or learns nothing, while its siblings do.",
     explanation="‖F‖/‖h‖ of one unit is under 1/100,000 of its siblings' median; or its branch is detached; or the"
     " gradient passes it by, as behind activations that are all shut, and a backward run shows that none comes to its"
-    " matrices. Branches that start at zero by design"
-    " (a zero weight or scale that trains: zero-init, ReZero, LayerScale at one small value everywhere) are healthy,"
-    " and so is one whose drop-path was drawn to zero.",
+    " matrices. So are named branches that are all zero by something that does not train. Branches that start at zero"
+    " by design (a zero weight or scale that trains: zero-init, ReZero, LayerScale at one small value everywhere) are"
+    " healthy, and so is one whose drop-path was drawn to zero.",
     fix="look at its gate, its weight decay and its last activations; remove the unit if nothing is lost by its lesion"
     " (skipway lesion)",
     source="majumderb/rezero #16; huggingface/transformers #30633",
@@ -51,6 +51,8 @@ def dead_unit(evidence: Evidence) -> Iterator[Finding]:
     median = statistics.median(shares)
     dead = [m for m in members if (_share(m) or 0.0) <= _DEAD * median and not _starts_at_zero(m, evidence)]
     yield from _passed_by([m for m in members if m not in dead], len(members), evidence)
+    if not median:
+        yield from _held_at_zero(dead, len(members), evidence)
     if not median or not dead or 2 * len(dead) >= len(members):
         return
     share = _share(dead[0]) or 0.0
@@ -85,18 +87,7 @@ def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> 
     suspected = [
         m for m in members if m.path not in detached and _adds_no_gradient(m) and not _starts_at_zero(m, evidence)
     ]
-    if evidence.lab is None or not suspected or 2 * len(suspected) >= siblings:
-        return
-    try:
-        gradients = evidence.lab.gradients("dead-unit")
-    except Exception:  # noqa: BLE001  # a model or loss that cannot be run backward: then nothing was measured
-        return
-    shut = []
-    for member in suspected:
-        names = [n for n in branch_weights(member.described, evidence.found.links) if n in gradients]
-        matrices = [gradients[n] for n in names if evidence.model.get_parameter(n).dim() > 1]
-        if matrices and not any(g is not None and bool(g.any()) for g in matrices):
-            shut.append(member)
+    shut = _unreached(suspected, evidence) if 2 * len(suspected) < siblings else []
     if shut:
         yield RULES["dead-unit"].finding(
             shut[0].path,
@@ -106,6 +97,37 @@ def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> 
             fix="look at the biases and norms before its activations: a shift below all inputs shuts a ReLU for good;"
             " draw the unit's weights anew, at a lower learning rate",
         )
+
+
+def _held_at_zero(members: Sequence[Member], siblings: int, evidence: Evidence) -> Iterator[Finding]:
+    """Where most branches give zero: those that no parameter makes zero, and that no gradient comes to."""
+    detached = {evidence.units[k].path for k in evidence.cut}
+    held = _unreached([m for m in members if m.path not in detached and m.unit.numbers.grad_stream], evidence)
+    if held:
+        yield RULES["dead-unit"].finding(
+            held[0].path,
+            f"the branch is zero, no parameter makes it so, and no gradient comes to its matrices: it never starts"
+            f"{repeated(held)}",
+            {"units": len(held), "siblings": siblings, "share": 0.0, "largest_gradient": 0.0},
+            fix="a scale that starts at zero must train: self.alpha = nn.Parameter(torch.zeros(()))",
+        )
+
+
+def _unreached(members: Sequence[Member], evidence: Evidence) -> list[Member]:
+    """Units to whose branches' matrices, measured, no gradient comes."""
+    if evidence.lab is None or not members:
+        return []
+    try:
+        gradients = evidence.lab.gradients("dead-unit")
+    except Exception:  # noqa: BLE001  # a model or loss that cannot be run backward: then nothing was measured
+        return []
+    found = []
+    for member in members:
+        names = [n for n in branch_weights(member.described, evidence.found.links) if n in gradients]
+        matrices = [gradients[n] for n in names if evidence.model.get_parameter(n).dim() > 1]
+        if matrices and not any(g is not None and bool(g.any()) for g in matrices):
+            found.append(member)
+    return found
 
 
 def _adds_no_gradient(member: Member) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
-from skipway.diagnostics.rules._stream import Member, chains, has
+from skipway.diagnostics.rules._stream import Member, chains, has, inner_chains
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ _DEEP: Final = 12
     summary="Branches without a norm are added at full size, and the stream grows with every unit.",
     explanation="No norm stands in the branches or behind the additions, no scale holds the branches down, and the"
     " measured stream grows by more than 1.15 a unit and 50 in all: the first steps meet a huge loss, or overflow."
+    " Units inside a long skip around all of them (super-resolution nets) are looked at as a stream of their own."
     " A net that grows little without norms (small weights, few units) is left alone.",
     fix="scale the branch where it is added, x + 0.1 * self.branch(x); or start its last weight at zero"
     " (nn.init.zeros_), or put a norm at the start of the branch",
@@ -46,8 +47,8 @@ _DEEP: Final = 12
     explains=("gradient-exploding", "stream-growth", "fp16-headroom", "non-finite"),
 )  # fmt: skip
 def branch_scale(evidence: Evidence) -> Iterator[Finding]:
-    """Fire where un-normalised branches make the stream explode."""
-    for chain in chains(evidence):
+    """Fire where un-normalised branches make the stream explode, or that inside a unit around many others."""
+    for chain in (*chains(evidence), *inner_chains(evidence)):
         bare = [m for m in chain if not _normed(m)]
         if len(bare) < _FEWEST or 2 * len(bare) < len(chain):
             continue

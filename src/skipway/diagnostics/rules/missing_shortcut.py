@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 from skipway.diagnostics.profile import gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
+from skipway.units.links import members
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from skipway.diagnostics.finding import Finding
     from skipway.trace.graph import Graph
+    from skipway.units.links import Links
 
 __all__ = ["missing_shortcut"]
 
@@ -65,7 +67,7 @@ def missing_shortcut(evidence: Evidence) -> Iterator[Finding]:
     """Fire for the odd one out among equal modules, and for deep stacks without units whose gradient decays."""
     yield from _odd_ones_out(evidence)
     curve = gradient_curve((), evidence.layers)
-    if evidence.units or curve is None or len(curve.values) <= _DEEP or curve.ratio >= _DECAY:
+    if evidence.units or curve is None or len(curve.values) <= _DEEP or not curve.ratio < _DECAY:
         return
     yield RULES["missing-shortcut"].finding(
         "",
@@ -88,7 +90,7 @@ class _Odd:
 def _odd_ones_out(evidence: Evidence) -> Iterator[Finding]:
     graph = evidence.graph
     held = Counter(call for scope in evidence.scopes for call in scope)
-    possible, added, partly = _possible(evidence), _added(evidence), _in_branches(evidence)
+    possible, added, partly = _possible(evidence, held), _added(evidence), _in_branches(evidence)
     work = _work(graph)
     inside: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     around: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
@@ -140,11 +142,32 @@ def _odd(calls: Sequence[int], counts: Mapping[int, int], possible: Mapping[int,
     )
 
 
-def _possible(evidence: Evidence) -> Counter[int]:
-    """How many candidates join within each call: those that were not proved to be units too."""
-    graph = evidence.graph
-    joins = (graph.nodes[c.join].call for c in evidence.found.candidates)
-    return Counter(call for join in joins for call in graph.chain(join))
+def _possible(evidence: Evidence, held: Mapping[int, int]) -> Counter[int]:
+    """How many sums lie within each call that may be a shortcut's.
+
+    Candidates that were not proved to be units, sums of streams that have nothing in common, as where two streams meet
+    first, and sums whose result is lost (see dead-op). A module that is called again has the code for as many as show
+    in any of its calls: a first pass may differ.
+    """
+    graph, links = evidence.graph, evidence.found.links
+    joins = {c.join for c in evidence.found.candidates}
+    joins |= {r.join for r in evidence.found.rejected if _meet_first(r.join, links)}
+    joins |= {n.id for n in graph.nodes if n.op == "add" and not links.alive[n.id] and len(links.data_inputs(n)) == 2}
+    found = Counter(call for join in joins for call in graph.chain(graph.nodes[join].call))
+    shown: dict[str, int] = {}
+    for call, count in held.items():
+        path = graph.calls[call].path
+        shown[path] = max(shown.get(path, 0), count)
+    return found | Counter({call.id: shown[call.path] for call in graph.calls if call.path in shown})
+
+
+def _meet_first(join: int, links: Links) -> bool:
+    """Whether the operands of a sum have no value in common that depends on an input."""
+    data = links.data_inputs(links.nodes[join])
+    if len(data) != 2:
+        return False
+    first, second = (links.ancestors[i] | 1 << i for i in data)
+    return not any(links.nodes[i].data for i in members(first & second))
 
 
 def _added(evidence: Evidence) -> Counter[int]:

@@ -40,7 +40,7 @@ __all__ = ["projected_shortcut"]
 def projected_shortcut(evidence: Evidence) -> Iterator[Finding]:
     """Fire for shape-preserving units with a projection, if one of them lies within a stage."""
     for chain in chains(evidence):
-        projected = [m for m in chain if has(m.unit.form.shortcut, "projection") and keeps_shape(m, evidence)]
+        projected = [m for m in chain if _is_projected(m, evidence)]
         within = [m for before, m in pairwise(chain) if m in projected and _one_stage(before, m)]
         if not within:
             continue
@@ -56,6 +56,15 @@ def projected_shortcut(evidence: Evidence) -> Iterator[Finding]:
             + (f", and so in the other {len(projected) - 1} units" if len(projected) > 1 else "")
             + ": a projection belongs only where the shape changes",
         )
+
+
+def _is_projected(member: Member, evidence: Evidence) -> bool:
+    """Whether a shortcut holds a projection that it could do without; a sum of more than the unit's own is none.
+
+    Such a sum collects what many layers give out (the skip outputs of a WaveNet).
+    """
+    others = any(evidence.found.links.is_data(term.node) for term in member.described.candidate.sides)
+    return has(member.unit.form.shortcut, "projection") and keeps_shape(member, evidence) and not others
 
 
 def _one_stage(before: Member, unit: Member) -> bool:

@@ -55,8 +55,8 @@ def scaled_shortcut(evidence: Evidence) -> Iterator[Finding]:
     for chain in chains(evidence):
         scaled = [(m, _factor(m, evidence)) for m in chain if _is_scaled(m)]
         known = [(m, f) for m, f in scaled if f is not None and abs(f - 1) > _UNSCALED]
-        if not known:
-            continue
+        if not known or (len(chain) > 1 and [m for m, _ in known] == chain[-1:] and not _before_the_sum(chain[-1])):
+            continue  # a factor behind the last sum alone is a head's
         logs = [math.log(max(abs(f), 1e-300)) for _, f in known]
         total = sum(logs)
         if math.log(HALVED) < total < math.log(DOUBLED):
@@ -85,6 +85,11 @@ def _is_scaled(member: Member) -> bool:
     form = member.unit.form.canonical()
     on_sum = has(form.after, "scale")
     return (has(form.shortcut, "scale") or on_sum) and not has(form.after, "norm") and not has(form.shortcut, "norm")
+
+
+def _before_the_sum(member: Member) -> bool:
+    form = member.unit.form.canonical()
+    return has(form.shortcut, "scale")
 
 
 def _scales(member: Member, evidence: Evidence) -> list[int]:

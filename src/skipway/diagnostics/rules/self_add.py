@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from skipway.diagnostics.look import Want
-from skipway.diagnostics.rules._joins import called, copy_of, is_sum, path_of, sums, times
+from skipway.diagnostics.rules._joins import called, copy_of, is_sum, path_of, sums, times, weights_between
 from skipway.diagnostics.rules._overwritten import rewritten
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 
@@ -25,6 +25,8 @@ _EXACT: Final = 1e-6
 _TWICE: Final = 0.01
 # An outer add around more units than a block usually holds may be meant as a long skip.
 _MOST_UNITS: Final = 4
+# A block adds its input once or, by mistake, twice; a recurrence of four steps adds the one input four times.
+_RECURRENCE: Final = 4
 
 
 def _program(unit: str, outer: str = "x") -> str:
@@ -67,9 +69,28 @@ def _self_adds(evidence: Evidence) -> list[int]:
     found = []
     for node in sums(evidence):
         a, b = (copy_of(i, links, dropped=True) for i in node.inputs)
-        if a == b and links.nodes[a].shape == node.shape and not _is_part_of_double(node.id, a, evidence):
+        if a != b or links.nodes[a].shape != node.shape or a in _injected(evidence):
+            continue
+        if not _is_part_of_double(node.id, a, evidence):
             found.append(node.id)
     return found
+
+
+def _injected(evidence: Evidence) -> set[int]:
+    """Values that a recurrence takes up again and again: each of many sums adds one to what came of the sum before."""
+    return evidence.once("injected values", lambda: _find_injected(evidence))
+
+
+def _find_injected(evidence: Evidence) -> set[int]:
+    links = evidence.found.links
+    taken: dict[int, list[int]] = {}
+    for node in sums(evidence):
+        for i in node.inputs:
+            x = copy_of(i, links)
+            before = taken.setdefault(x, [])
+            if not before or (links.descends(node.id, before[-1]) and weights_between(before[-1], node.id, links) > 0):
+                before.append(node.id)
+    return {x for x, joins in taken.items() if len(joins) >= _RECURRENCE}
 
 
 def _is_part_of_double(join: int, x: int, evidence: Evidence) -> bool:
@@ -176,7 +197,7 @@ def _doubles(evidence: Evidence) -> list[_Twice]:
             outer = links.nodes[next(iter(links.readers(node.id)))]
             found.append(_Twice(outer.id, x, node.id, [node.id, outer.id]))
             continue
-        if x not in streams or links.nodes[x].shape != node.shape:
+        if x not in streams or links.nodes[x].shape != node.shape or x in _injected(evidence):
             continue
         ways = [i for i in _members(by_adds[node.id] | 1 << node.id, x) if i == node.id or by_adds.get(i, 0) >> x & 1]
         inner = next((i for i in ways if i != node.id), node.id)
@@ -221,7 +242,8 @@ def _want_doubles(evidence: Evidence) -> Iterator[Want]:
     explanation="From x to the sum lead two ways of plain adds, as where a block adds its input and the caller adds it"
     " again: the result is 2x + F(x). Everything else that the sum holds is subtracted in a further run, and 2x is what"
     " is left. Ways through weights, norms or factors do not count, so a long skip around a body that ends in a"
-    " convolution is left alone; around more than four units it may be meant even so, and is a warning.",
+    " convolution is left alone; around more than four units it may be meant even so, and is a warning. An input that"
+    " is added anew at every step of a recurrence (deep equilibrium, looped transformers) is meant.",
     fix="drop one of the two adds",
     source="darknet-pytorch issue 2",
     faulty=_program("x + self.branch(x)", "x + block(x)"),

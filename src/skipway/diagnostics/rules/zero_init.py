@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["zero_init", "zero_twice"]
 
+_WITH_WEIGHTS: Final = ops.WORKING | ops.BATCHED_MATMUL | ops.NORM
 _ZERO = "nn.init.zeros_(self.down.weight); nn.init.zeros_(self.down.bias)"
 # Weight normalisation: the length, which is zero, and the direction, which need not be.
 _LENGTHS: Final = {"weight_v": "weight_g", "original1": "original0"}
@@ -156,13 +157,13 @@ def _every_start(evidence: Evidence) -> Iterator[_Start]:
 def _start(member: Member, one: Described, links: Links, named: Mapping[str, nn.Parameter]) -> _Start:
     ends: dict[str, None] = {}
     for at_norms in (True, False):
-        for end in branch_end(one, links, norms=at_norms):
+        for end in branch_end(one, links, norms=at_norms, batched=True):
             if _all_zero(end.names, named):
                 ends[end.names[0]] = None
     scales = [n for n in scale_weights(one, links) if n in named and _is_zero(named[n])]
     before = []
     for i in elements(links.between(one.candidate.base, one.tails[0].output)) if ends or scales else ():
-        if links.nodes[i].op in ops.WORKING or links.nodes[i].op in ops.NORM:
+        if links.nodes[i].op in _WITH_WEIGHTS:
             names = parameter_names([i], links)
             if _all_zero(names, named) and not set(names) & set(ends):
                 before.append(names[0])
