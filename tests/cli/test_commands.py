@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -32,7 +33,13 @@ def test_help_imports_no_torch(arguments: list[str]) -> None:
     assert "skipway" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["list", "models"], ["list", "rules"], ["--help"], ["list", "recipes"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "models"], ["--help"], ["list", "recipes"],
+        pytest.param(["list", "rules"], marks=pytest.mark.exhaustive),  # loads torch, as the models do
+    ],
+)  # fmt: skip
 def test_a_reader_that_has_gone(arguments: list[str]) -> None:
     """As for ``skipway … | head -1``; 1 would stand for findings."""
     reader, writer = os.pipe()
@@ -191,26 +198,40 @@ def test_show_needs_an_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not say what it is called with" in err
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_terminal_without_unicode_still_gets_its_report(options: list[str]) -> None:
-    done = subprocess.run(  # noqa: S603  # our own program
-        [sys.executable, "-m", "skipway", "inspect", "mlp40", "--structure-only", *options],
+def test_a_terminal_without_unicode_still_gets_its_report() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "skipway", "inspect", "mlp40", "--structure-only"],
         env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    if options:
-        assert json.loads(done.stdout)["units"][0]["equation"] == "x' = x + Tanh·Linear(x)"
-    else:
-        assert "40 residual units" in done.stdout
+    assert "40 residual units" in done.stdout
+
+
+def test_an_output_without_unicode_still_gets_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["inspect", "mlp40", "--structure-only", "--json"]) == 0
+    sys.stdout.flush()
+    assert json.loads(written.getvalue())["units"][0]["equation"] == "x' = x + Tanh·Linear(x)"
 
 
 def test_completion_in_the_shell() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "skipway"],
-        env={"_SKIPWAY_COMPLETE": "complete_bash", "COMP_WORDS": "skipway inspect tv:resnet1", "COMP_CWORD": "2"},
+        env={**os.environ, "_SKIPWAY_COMPLETE": "complete_bash", "COMP_WORDS": "skipway list mod", "COMP_CWORD": "2"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "tv:resnet18" in done.stdout.split()
+    assert done.stdout.split() == ["models"]
+
+
+def test_models_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = {"_SKIPWAY_COMPLETE": "complete_bash", "COMP_WORDS": "skipway inspect tv:resnet1", "COMP_CWORD": "2"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert "tv:resnet18" in capsys.readouterr().out.split()
 
 
 def test_a_fault_of_our_own_is_not_taken_for_findings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,7 +12,7 @@ import skipway
 from skipway.models import FITS, Net
 from skipway.models.zoo import LISTED, backbone
 
-__all__ = ["OPTIONS", "PAIRS", "REPRESENTATIVES", "SMALL", "batch_for", "build", "listed_pairs"]
+__all__ = ["EACH", "OPTIONS", "PAIRS", "QUICK", "REPRESENTATIVES", "SMALL", "batch_for", "build", "listed_pairs"]
 
 # One backbone for each family and kind of block, shrunk.
 SMALL: Final[dict[str, dict[str, Any]]] = {
@@ -49,6 +50,23 @@ OPTIONS: Final = (
     "resnet20@revnet(shortcut=B)", "resnet20@momentum(shortcut=B)", "mlp40@momentum(gamma=0.5)",
 )  # fmt: skip
 PAIRS: Final = [f"{name}@{design}" for name in SMALL for design in FITS[backbone(name).family]] + list(OPTIONS)
+# What the default tests look at: every design and option on three small backbones, of images, tokens and vectors. The
+# others bring branches and stems, which know no design, and stand there with designs of each kind of state; two, which
+# differ from the rest by their sizes, with their own design alone.
+_WHOLE: Final = ("resnet20", "gpt_nano", "mlp40")
+_SIZES: Final = ("resnet18", "vit_small_patch16_224")
+_KINDS: Final = ("plain", "post_act", "preact", "highway", "dense", "revnet", "pre_norm", "post_norm")
+
+
+def _quick(name: str) -> bool:
+    base, _, design = name.partition("@")
+    own = design == backbone(base).design
+    return own or name in OPTIONS or base in _WHOLE or (base not in _SIZES and design in _KINDS)
+
+
+QUICK: Final = [name for name in PAIRS if _quick(name)]
+# All of them, those that are left out of the default tests marked.
+EACH: Final = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.exhaustive]) for name in PAIRS]
 
 
 def build(name: str, seed: int = 0) -> Net:

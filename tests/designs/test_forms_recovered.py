@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from designs.cases import PAIRS, batch_for, build
+from designs.cases import EACH, batch_for, build
 from designs.erase import erased
 from skipway.designs.momentum import Momentum
 from skipway.diagnostics.inspect import inspect
@@ -50,7 +50,7 @@ def velocities(model: Net) -> list[tuple[Any, ...]]:
     return [outline(replace(form, shortcut=(Op("scale", design.gamma),))) for form in forms]
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", EACH)
 def test_forms(name: str) -> None:
     model = build(name)
     x = batch_for(model)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import skipway
-from designs.cases import PAIRS, batch_for, build
+from designs.cases import EACH, batch_for, build
 from designs.erase import erased
 from skipway.designs import DESIGNS
 from skipway.diagnostics.inspect import inspect
@@ -48,7 +48,7 @@ def test_parameters_are_those_of_preactivation(design: str) -> None:
             assert sum(p.numel() for p in ours) == sum(p.numel() for p in theirs)
 
 
-@pytest.mark.parametrize("name", [name for name in PAIRS if "dense" not in name])
+@pytest.mark.parametrize("name", [each for each in EACH if "dense" not in str(each.values[0])])
 def test_who_has_an_inverse_says_so(name: str) -> None:
     model = build(name)
     having = {unit.join.reversible for unit in model.stack.built_units() if unit.plan.constant_state}
@@ -112,6 +112,17 @@ def test_a_unit_alone_is_refused(design: str) -> None:
         f"design {design!r} for a unit that stands alone: nobody opens and closes its two streams\n"
         f'expected: a whole stack\ntry: skipway.Stack(branches, "{design}")'
     )
+
+
+@pytest.mark.parametrize("design", HAVING)
+def test_any_number_of_samples_is_exported(design: str) -> None:
+    # Two streams that stand one behind the other along the batch must not fix its length.
+    net = skipway.create_model(f"mlp3@{design}").eval()
+    lengths = ({0: torch.export.Dim("batch", min=1)},)
+    program = torch.export.export(net, (net.dummy_input(2),), dynamic_shapes=lengths).module()
+    for samples in (1, 5):
+        batch = torch.randn_like(net.dummy_input(samples))
+        assert torch.allclose(program(batch), net(batch), atol=1e-6)
 
 
 def test_stacks_of_anybodys_branches() -> None:

@@ -242,6 +242,6 @@ def test_every_study_is_projected(name: str) -> None:
     assert str(found)
 
 
-def test_a_folder_of_data_is_not_handed_to_data_without_files(tmp_path: Path) -> None:
+def test_a_folder_of_data_is_not_handed_to_data_without_files(tmp_path: Path, clock: list[int]) -> None:
     found = project("pre-post-norm", "quick", root=str(tmp_path), only=["pre-norm, no warm-up, 6 layers"])
     assert [row.spec.data.root for row in found.rows] == [None]

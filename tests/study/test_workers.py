@@ -50,12 +50,16 @@ def press_ctrl_c(_out: Path, _name: str) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path, in_process_later) -> None:
+def test_a_worker_that_is_killed_takes_nothing_with_it(
+    tmp_path: Path, in_process_later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that the first run is seen long before it is over.
+    monkeypatch.setattr("skipway.study.jobs.pool._GLANCE_SEC", 0.02)
     out = tmp_path / "c"
     heard = Acts(out, "spec.json", kill_worker)
     # One worker: the killed run is the first, and the second runs in a new process.
     found = skipway.compare(
-        ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=150, batch_size=16, threads=1
+        ["resnet8", "plain8"], out=out, seeds=1, workers=1, listener=heard, steps=40, batch_size=16, threads=1
     )
     assert [s.status for s in heard.states] == ["died", "finished"]
     _, trouble = heard.notes

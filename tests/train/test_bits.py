@@ -17,6 +17,7 @@ from skipway.train.run import Run
 from train.runs import ADAMW, TEXT, FromData, Noisy, lines, open_once, tiny, weights
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 CASES = {
@@ -38,6 +39,17 @@ CASES = {
     "seldom logged": tiny(steps=7, log_every=5, test_every=2),
 }
 STOPS = (3, 0)
+# The others differ from these in what is tested elsewhere: ways of dealing with memory, and how often is logged.
+QUICK = (
+    "bf16", "augmented, smoothed, clipped", "text, AdamW, clipped", "images, rebuilt", "dropout, checkpointed",
+    "user's module, three generators",
+)  # fmt: skip
+TWICE = ("bf16", "user's module, three generators")
+
+
+def marked(quick: Collection[str]) -> list[Any]:
+    """All cases, those marked that are not quick."""
+    return [pytest.param(case, marks=[] if case in quick else pytest.mark.exhaustive) for case in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +89,14 @@ def same(run: Run, other: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marked(TWICE))  # what is resumed below is run again too
 def test_two_runs_of_one_spec_are_one(case: str, once, tmp_path: Path) -> None:
     torch.randn(3)  # whatever was drawn before in this process
     same(start(CASES[case], tmp_path / "again"), once(case))
 
 
 @pytest.mark.parametrize("at", [STOPS[0], pytest.param(STOPS[1], marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", marked(QUICK))
 def test_stopped_and_resumed_is_undisturbed(case: str, at: int, once, tmp_path: Path) -> None:
     spec = CASES[case]
     stopped = start(spec, tmp_path / "run", data=FromData(open_once(spec.data), at))
