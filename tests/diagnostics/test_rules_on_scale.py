@@ -234,6 +234,18 @@ def test_branches_that_a_constant_holds_at_zero() -> None:
     assert "dead-unit" not in found(net(rezero, scalar("alpha", 0.0)))
 
 
+def test_a_zero_norm_before_a_squeeze_gate_is_reached() -> None:
+    def gated(unit: Any, x: torch.Tensor) -> torch.Tensor:
+        y = unit.last(unit.body(x))
+        return x + y * unit.gate(y.mean(1, keepdim=True)).sigmoid()  # type: ignore[no-any-return]
+
+    def make(unit: Any) -> None:
+        unit.last, unit.gate = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
+        nn.init.zeros_(unit.last.weight)
+
+    assert "dead-unit" not in found(net(gated, make))
+
+
 def test_a_detached_shortcut_is_said() -> None:
     def told(model: nn.Module) -> list[str]:
         return [

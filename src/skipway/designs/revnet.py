@@ -18,7 +18,7 @@ class FirstCoupling(Join):
 
     def read(self, state: State, t: Tensor | None) -> tuple[Inputs, Any]:
         """The branch reads x2."""
-        x1, x2 = state[0].chunk(2)
+        x1, x2 = state[0].tensor_split(2)
         return ((x2,),), (x1, x2)
 
     def write(self, carry: Any, outputs: tuple[Any, ...], t: Tensor | None) -> State:
@@ -46,7 +46,7 @@ class SecondCoupling(Join):
 
     def inverse(self, state: State, branches: Branches, t: Tensor | None) -> State:
         """``x2 = y2 − G(y1)``."""
-        y1, y2 = state[0].chunk(2)
+        y1, y2 = state[0].tensor_split(2)
         return y1, y2 - branches[0](y1)
 
 
@@ -71,7 +71,7 @@ class Revnet(PairedStream):
 
     def close(self, state: State) -> Tensor:
         """The mean."""
-        first, second = state[0].chunk(2) if len(state) == 1 else state
+        first, second = state[0].tensor_split(2) if len(state) == 1 else state
         mean: Tensor = (first + second) * 0.5
         return mean
 

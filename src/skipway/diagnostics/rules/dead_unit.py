@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
@@ -102,19 +102,23 @@ def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> 
 def _held_at_zero(members: Sequence[Member], siblings: int, evidence: Evidence) -> Iterator[Finding]:
     """Where most branches give zero: those that no parameter makes zero, and that no gradient comes to."""
     detached = {evidence.units[k].path for k in evidence.cut}
-    held = _unreached([m for m in members if m.path not in detached and m.unit.numbers.grad_stream], evidence)
+    asked = [m for m in members if m.path not in detached and m.unit.numbers.grad_stream]
+    # A zero-initialised norm before a squeeze-and-excitation gate is reached: the unit starts by it.
+    held = _unreached(asked, evidence, what="parameters")
     if held:
         yield RULES["dead-unit"].finding(
             held[0].path,
-            f"the branch is zero, no parameter makes it so, and no gradient comes to its matrices: it never starts"
+            f"the branch is zero, no parameter makes it so, and no gradient comes to its parameters: it never starts"
             f"{repeated(held)}",
             {"units": len(held), "siblings": siblings, "share": 0.0, "largest_gradient": 0.0},
             fix="a scale that starts at zero must train: self.alpha = nn.Parameter(torch.zeros(()))",
         )
 
 
-def _unreached(members: Sequence[Member], evidence: Evidence) -> list[Member]:
-    """Units to whose branches' matrices, measured, no gradient comes."""
+def _unreached(
+    members: Sequence[Member], evidence: Evidence, *, what: Literal["matrices", "parameters"] = "matrices"
+) -> list[Member]:
+    """Units to whose branches' matrices, or to any of their parameters, no gradient comes, as a run backward shows."""
     if evidence.lab is None or not members:
         return []
     try:
@@ -124,8 +128,10 @@ def _unreached(members: Sequence[Member], evidence: Evidence) -> list[Member]:
     found = []
     for member in members:
         names = [n for n in branch_weights(member.described, evidence.found.links) if n in gradients]
-        matrices = [gradients[n] for n in names if evidence.model.get_parameter(n).dim() > 1]
-        if matrices and not any(g is not None and bool(g.any()) for g in matrices):
+        if what == "matrices":
+            names = [n for n in names if evidence.model.get_parameter(n).dim() > 1]
+        reached = [gradients[n] for n in names]
+        if reached and not any(g is not None and bool(g.any()) for g in reached):
             found.append(member)
     return found
 
