@@ -37,7 +37,11 @@ def one_draw() -> Iterator[int]:
 def draw_from_(seed: int, place: str) -> None:
     """Let PyTorch's generators go on from a place in the net."""
     digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
-    torch.manual_seed(int.from_bytes(digest, "little") >> 1)
+    number = int.from_bytes(digest, "little") >> 1
+    if torch.accelerator.is_available():
+        torch.manual_seed(number)
+    else:  # the same, without the stack trace that PyTorch formats for every kind of device that is absent
+        torch.default_generator.manual_seed(number)
 
 
 def initialise_(net: nn.Module, scheme: Scheme, *, seed: int) -> None:
