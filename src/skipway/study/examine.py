@@ -13,7 +13,7 @@ from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.study.claim import CLAIMS, Bench, Claim, Judgement
 from skipway.study.jobs.machine import cores
-from skipway.study.records.provenance import code_commit, file_commit
+from skipway.study.records.provenance import code_commit, keyword_commit
 from skipway.study.records.results import Results
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _kept(examined: Examined, budget: Budget) -> dict[str, Any]:
 
     return {
         "schema": _SCHEMA, "budget": budget, **examined_dict(examined),
-        "criterion_commit": file_commit(examined.claim.file), "code_commit": code_commit(),
+        "criterion_commit": keyword_commit(examined.claim.file, "criterion"), "code_commit": code_commit(),
         "torch": metadata.version("torch"), "python": platform.python_version(),
         "processor": processor_name(), "cores": cores(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",

@@ -163,6 +163,19 @@ def test_bn_after_add() -> None:
     assert bn_after_add.judged(*pair(fast, "BN after addition")).verdict == "does not hold"
 
 
+def test_a_high_beginning_is_told_from_a_slow_fall() -> None:
+    def along(row: RowRuns, first: float, last: float) -> RowRuns:
+        curve = ((75, first), (150, last), (600, 1.5))
+        return replace(row, records={seed: replace(one, loss=curve) for seed, one in row.records.items()})
+
+    original, after = pair(PUBLISHED_2, "BN after addition")
+    found = bn_after_add.judged(along(original, 3.0, 2.1), along(after, 2.4, 2.3))
+    assert found.verdict == "does not hold"
+    assert "original 3.00 and 2.10; BN after addition 2.40 and 2.30. The loss does fall more slowly" in found.words
+    slower = bn_after_add.judged(along(original, 3.0, 2.6), along(after, 2.4, 1.9))
+    assert "does fall" not in slower.words
+
+
 def test_regularise() -> None:
     assert regularise.judged(*pair(PUBLISHED_2, "full pre-activation")).verdict == "holds"
     faster = {**PUBLISHED_2, "full pre-activation": (6.37, 0.05)}

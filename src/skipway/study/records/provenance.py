@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-__all__ = ["code_commit", "file_commit"]
+__all__ = ["code_commit", "keyword_commit"]
 
 _SOURCE: Final = Path(__file__).parents[2]
+_NOT_COMMITTED: Final = 40 * "0"
 
 
 @lru_cache(maxsize=1)
@@ -24,10 +27,25 @@ def code_commit() -> str:
     return found + "+" * bool(found and _git("status", "--porcelain", "--", str(_SOURCE)))
 
 
-def file_commit(path: Path) -> str:
-    """The last commit that changed a file, with ``+`` where the file differs from it; empty where there is none."""
-    found = _git("log", "-1", "--format=%h", "--abbrev=10", "--", str(path))
-    return found + "+" * bool(found and _git("status", "--porcelain", "--", str(path)))
+def keyword_commit(path: Path, keyword: str) -> str:
+    """The last commit that changed what a keyword is given in a file, ``+`` where it was changed since.
+
+    So a criterion stays as old as it is when the words beside it are changed. Empty where there is no commit.
+
+    Args:
+        path: of a Python file.
+        keyword: of a call in it, the only one of that name.
+    """
+    keywords = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.keyword))
+    given = next(one for one in keywords if one.arg == keyword)
+    blamed = _git("blame", "--line-porcelain", f"-L{given.lineno},{given.end_lineno}", "--", str(path))
+    blocks: list[tuple[str, str]] = re.findall(
+        r"^([0-9a-f]{40}) .*?^committer-time (\d+)$", blamed, re.MULTILINE | re.DOTALL
+    )
+    committed = {commit: int(when) for commit, when in blocks if commit != _NOT_COMMITTED}
+    if not committed:
+        return ""
+    return max(committed, key=lambda commit: committed[commit])[:10] + "+" * (len(committed) < len(dict(blocks)))
 
 
 def _git(*arguments: str) -> str:
