@@ -45,6 +45,7 @@ def test_the_commit_of_a_criterion_is_the_newest_among_its_lines(repository: Pat
     file = repository / "claim.py"
     file.write_text(TEXT.format(words="a", first="holds if", second="so"))
     assert keyword_commit(file, "criterion") == ""  # not committed yet
+    assert keyword_commit(file, "conclusion") == ""
     first = commit(repository, 1)
     file.write_text(TEXT.format(words="other words", first="holds if", second="so"))
     commit(repository, 2)

@@ -30,14 +30,17 @@ def code_commit() -> str:
 def keyword_commit(path: Path, keyword: str) -> str:
     """The last commit that changed what a keyword is given in a file, ``+`` where it was changed since.
 
-    So a criterion stays as old as it is when the words beside it are changed. Empty where there is no commit.
+    So a criterion stays as old as it is when the words beside it are changed. Empty where there is no commit, or no
+    such keyword.
 
     Args:
         path: of a Python file.
         keyword: of a call in it, the only one of that name.
     """
     keywords = (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.keyword))
-    given = next(one for one in keywords if one.arg == keyword)
+    given = next((one for one in keywords if one.arg == keyword), None)
+    if given is None:
+        return ""
     blamed = _git("blame", "--line-porcelain", f"-L{given.lineno},{given.end_lineno}", "--", str(path))
     blocks: list[tuple[str, str]] = re.findall(
         r"^([0-9a-f]{40}) .*?^committer-time (\d+)$", blamed, re.MULTILINE | re.DOTALL
