@@ -66,6 +66,23 @@ def test_units_that_differ_in_their_drop_path_rate_fold() -> None:
     assert alone.equation == "x + drop_path[0.1]·A(x)"
 
 
+@pytest.mark.parametrize(
+    ("factor", "shown"),
+    [
+        (0.5**0.5, "0.7071"),
+        (1 / 12345678, "8.1e-08"),
+        (1 / 24, "0.04167"),
+        (0.99999999, "0.99999999"),
+        (0.125, "0.125"),
+    ],
+)
+def test_factors_are_shown_to_four_digits(factor: float, shown: str) -> None:
+    form = UnitForm(shortcut=(Op("scale", factor),), branch=(Op("weight", "linear"), Op("scale", factor)))
+    (stretch,) = stream_map([unit(0, "blocks.0", form, (2, 5, 8))]).stretches
+    assert stretch.equation == f"{shown}·x + {shown}·A(x)"
+    assert [obstacle.name for obstacle in stretch.shortcut] == [shown]
+
+
 def test_the_map_holds_the_road_unfolded_too() -> None:
     linear = Op("weight", "linear")
     units = [unit(k, f"blocks.{k}", UnitForm(branch=(linear,)), (2, 5, 8), stream_rms=1.0 + k) for k in range(3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import count, product
 from string import ascii_uppercase
@@ -22,6 +23,7 @@ __all__ = ["branch_share", "layer_map", "stream_map"]
 # A shortcut longer than this is named by letter too, so that the line stays readable.
 LONGEST_SHORTCUT: Final = 18
 _TAIL: Final = frozenset({"scale", "gate", "dropout", "drop_path"})
+_LONG_NUMBER: Final = re.compile(r"\d+\.\d{5,}(?:e[+-]?\d+)?")
 
 
 def stream_map(units: Sequence[Unit]) -> StreamMap:
@@ -116,7 +118,7 @@ def _without_rates(form: UnitForm) -> UnitForm:
 
 
 def _obstacles(ops: tuple[Op, ...]) -> tuple[Obstacle, ...]:
-    return tuple(Obstacle(op.kind, str(op)) for op in ops)
+    return tuple(Obstacle(op.kind, _readable(str(op))) for op in ops)
 
 
 def _merge_obstacle(form: UnitForm) -> tuple[Obstacle, ...]:
@@ -132,8 +134,13 @@ def _ends(values: Sequence[float | None]) -> tuple[float, float] | None:
 
 
 def _readable(text: str) -> str:
-    """Brackets that hold nothing say nothing: dropout of unknown probability is ``dropout``."""
-    return text.replace("[]", "")
+    """Numbers to four digits; brackets that hold nothing say nothing: dropout of unknown probability is ``dropout``."""
+    return _LONG_NUMBER.sub(_rounded, text.replace("[]", ""))
+
+
+def _rounded(number: re.Match[str]) -> str:
+    rounded = f"{float(number[0]):.4g}"
+    return number[0] if rounded == "1" else rounded  # a factor that is nearly one is the point of it
 
 
 class _Letters:
