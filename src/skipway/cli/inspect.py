@@ -18,6 +18,7 @@ from skipway.cli.catalog import rule_names
 from skipway.cli.complete import PROFILES, SEVERITIES
 from skipway.cli.failures import FINDINGS, INTERRUPTED, as_usage
 from skipway.cli.losses import loss_by_name
+from skipway.cli.result import check_html
 from skipway.cli.settings import ignored_rules
 from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.path_spectrum import path_spectrum
@@ -26,7 +27,6 @@ from skipway.models.load import LoadedModel, load_model, parse_input, read_batch
 from skipway.parts import Section
 from skipway.report import dumps, inspection_parts, inspection_report, proof_parts, write_html
 from skipway.report.console import show
-from skipway.report.files import check_target
 from skipway.trace.batch import tensors_of
 
 if TYPE_CHECKING:
@@ -192,9 +192,7 @@ def _check(request: Request) -> None:
     if request.paths and request.structure_only:
         with as_usage("--paths"):
             raise SkipwayError("given together with --structure-only", "one of the two")
-    if request.html is not None:
-        with as_usage("--html"):
-            check_target(request.html)
+    check_html(request.html)
     if request.fix is not None and not request.prove:
         with as_usage("--fix"):
             raise SkipwayError("given without --prove", "--prove --fix FACTORY")

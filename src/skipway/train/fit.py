@@ -15,6 +15,7 @@ from skipway.models.compiled import compile_model
 from skipway.models.load_for import load_for
 from skipway.models.memory import MemoryModes
 from skipway.report.files import write_json
+from skipway.report.numbers import counted
 from skipway.train.check import check_real, check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
@@ -332,4 +333,4 @@ def _one_line(facts: dict[str, Any]) -> str:
     layout = ", channels-last" if facts["channels_last"] else ""
     where = facts["processor"] if facts["device"].startswith("cpu") else facts["device"]
     several = f" × {facts['devices']} ({facts['strategy']})" if facts["devices"] > 1 else ""
-    return f"{how}{layout}, {facts['threads']} thread{'s' * (facts['threads'] != 1)} on {where}{several}"
+    return f"{how}{layout}, {counted(facts['threads'], 'thread')} on {where}{several}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from skipway.form import Op
 from skipway.trace import ops
-from skipway.units.routes import norm_of, number
+from skipway.units.routes import NEUTRAL, norm_of, number
 
 if TYPE_CHECKING:
     from skipway.trace.graph import Node
@@ -90,8 +90,7 @@ class After:
             kind, detail = self.routes.scale(node)
             last = found[-1] if found else None
             gain = detail == "learned vector" and last is not None and last.kind == "norm"
-            # The gain of a norm written by hand; a padding mask, and a factor of one, are no part of the formula.
-            if gain or detail in ("mask", "1.0"):
+            if gain or detail in NEUTRAL:  # the gain of a norm written by hand
                 return None, True
             if kind == "dropout":
                 return dropout_op(detail, self.routes.dropped(node)), True

@@ -10,7 +10,7 @@ from skipway.trace import ops
 from skipway.units.after import After, dropout_op
 from skipway.units.find import Candidate, Found, Term, join_factor, nest
 from skipway.units.merges import merge_candidates
-from skipway.units.routes import Routes, Step, number
+from skipway.units.routes import NEUTRAL, Routes, Step, number
 
 if TYPE_CHECKING:
     from skipway.trace.graph import Node
@@ -131,7 +131,7 @@ class _Describer:
         """One step as an operation, None where it leaves the numbers alone."""
         node = self.nodes[step.node]
         if step.kind == "scale":
-            return Op("scale", number(step.detail)) if step.detail not in ("mask", "1.0") else None
+            return Op("scale", number(step.detail)) if step.detail not in NEUTRAL else None
         if step.kind in ("norm", "activation"):
             return Op(step.kind, step.detail)
         if step.kind == "gate":

@@ -19,12 +19,14 @@ from skipway.units.work import Traits
 if TYPE_CHECKING:
     from skipway.units.links import Links
 
-__all__ = ["Route", "Routes", "Step", "norm_of", "number"]
+__all__ = ["NEUTRAL", "Route", "Routes", "Step", "norm_of", "number"]
 
 _COST: Final = {
     "view": 0, "center": 0, "bias": 0, "scale": 1, "gate": 1, "dropout": 1, "cat": 1,
     "norm": 2, "slice": 2, "pad": 2, "pool": 3, "projection": 5, "activation": 6, "kernel": 7,
 }  # fmt: skip
+# Details of scales that are no part of a formula: a padding mask, and a factor of one.
+NEUTRAL: Final = frozenset({"mask", "1.0"})
 _GATES: Final = frozenset({"sigmoid", "hardsigmoid", "softmax", "safe_softmax"})
 _IN_GATE: Final = ops.VIEW | ops.SLICE | ops.ADD | ops.MULTIPLY
 _ROOTS: Final = frozenset({"rsqrt", "sqrt", "reciprocal", "linalg_vector_norm", "norm", "pow"})

@@ -83,10 +83,7 @@ def _without_gradient(evidence: Evidence) -> Iterator[Finding]:
 
 def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> Iterator[Finding]:
     """Branches that add something, and whose matrices no gradient comes to: shut activations leave a constant."""
-    detached = {evidence.units[k].path for k in evidence.cut}
-    suspected = [
-        m for m in members if m.path not in detached and _adds_no_gradient(m) and not _starts_at_zero(m, evidence)
-    ]
+    suspected = [m for m in _attached(members, evidence) if _adds_no_gradient(m) and not _starts_at_zero(m, evidence)]
     shut = _unreached(suspected, evidence) if 2 * len(suspected) < siblings else []
     if shut:
         yield RULES["dead-unit"].finding(
@@ -101,8 +98,7 @@ def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> 
 
 def _held_at_zero(members: Sequence[Member], siblings: int, evidence: Evidence) -> Iterator[Finding]:
     """Where most branches give zero: those that no parameter makes zero, and that no gradient comes to."""
-    detached = {evidence.units[k].path for k in evidence.cut}
-    asked = [m for m in members if m.path not in detached and m.unit.numbers.grad_stream]
+    asked = [m for m in _attached(members, evidence) if m.unit.numbers.grad_stream]
     # A zero-initialised norm before a squeeze-and-excitation gate is reached: the unit starts by it.
     held = _unreached(asked, evidence, what="parameters")
     if held:
@@ -113,6 +109,12 @@ def _held_at_zero(members: Sequence[Member], siblings: int, evidence: Evidence) 
             {"units": len(held), "siblings": siblings, "share": 0.0, "largest_gradient": 0.0},
             fix="a scale that starts at zero must train: self.alpha = nn.Parameter(torch.zeros(()))",
         )
+
+
+def _attached(members: Sequence[Member], evidence: Evidence) -> list[Member]:
+    """All but those whose branch is detached, of which `_without_gradient` tells."""
+    detached = {evidence.units[k].path for k in evidence.cut}
+    return [m for m in members if m.path not in detached]
 
 
 def _unreached(

@@ -14,6 +14,7 @@ from skipway.diagnostics.inspect import inspect
 from skipway.models.backbone_conv import ConvNet
 from skipway.models.create import build
 from skipway.parts import Table
+from skipway.report.numbers import counted
 from skipway.study.claim import Bench, Judgement, Verdict, claim
 from skipway.study.claims._measures import passes, seeded, train_on_digits
 
@@ -150,7 +151,7 @@ def judged(
            else f", {equal_loss['parameters']:.2f}× and {equal_loss['flops']:.2f}× at equal training loss")
         + ". Every unit keeps what it reads in full, so that memory grows with the square of depth within a stage, "
         "and any one factor belongs to one depth: "
-        + ", ".join(f"{factor:.2f}× at {units} unit{'s' * (units != 1)}" for units, factor in by_depth.items())
+        + ", ".join(f"{factor:.2f}× at {counted(units, 'unit')}" for units, factor in by_depth.items())
         + ".",
         numbers={
             "units_that_break_the_law": broken, "equal_depth": dict(equal_depth),
