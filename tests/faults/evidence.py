@@ -294,6 +294,65 @@ def inverts(case: FaultCase, twin: FaultCase) -> None:
     assert error(twin) < 1e-5
 
 
+def not_saved(case: FaultCase, twin: FaultCase) -> None:
+    """Another model with the same state_dict gives another output."""
+
+    def differs(one: FaultCase) -> bool:
+        with torch.random.fork_rng(devices=[]):
+            model, other = made(one), made(one)
+            held = [v for m in other.modules() for v in vars(m).values() if isinstance(v, torch.Tensor)]
+            for tensor in [*_trained(called(one, other)), *held]:
+                tensor.data.add_(torch.randn(tensor.shape))
+        other.load_state_dict(model.state_dict())
+        return not torch.equal(called(one, model), called(one, other))
+
+    if case.name != "anew":  # what is made at each call has no values to be saved
+        assert differs(case)
+    assert not differs(twin)
+    counts = [len({id(t) for t in _trained(called(c, made(c)))}) for c in (case, twin)]
+    assert counts[0] == counts[1]  # the same weights get a gradient
+
+
+def _trained(output: torch.Tensor) -> list[torch.Tensor]:
+    found, seen, pending = [], set(), [output.grad_fn]
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found += [node.variable] if hasattr(node, "variable") else []
+        pending += [earlier for earlier, _ in node.next_functions]
+    return found
+
+
+def without_effect(case: FaultCase, twin: FaultCase) -> None:
+    def matters(one: FaultCase) -> bool:
+        model = made(one)
+        before = called(one, model)
+        with torch.no_grad():
+            for parameter in model.get_submodule(case.where).parameters():
+                parameter.add_(1.0)
+        return not torch.equal(before, called(one, model))
+
+    assert not matters(case)
+    assert matters(twin)
+
+
+def stays(case: FaultCase, twin: FaultCase) -> None:
+    """A step of the optimizer leaves parameters alone that have a gradient."""
+
+    def left_alone(one: FaultCase) -> int:
+        model = made(one)
+        optimizer = one.optimizer(model)
+        backward(called(one, model))
+        before = {n: p.detach().clone() for n, p in model.named_parameters() if p.grad.abs().max() > 0}
+        optimizer.step()
+        return sum(torch.equal(before[n], p) for n, p in model.named_parameters() if n in before)
+
+    assert left_alone(case)
+    assert not left_alone(twin)
+
+
 SHOWN: dict[str, Callable[[FaultCase, FaultCase], Any]] = {
     "shortcut-overwritten": overwritten,
     "self-add": differ,
@@ -330,4 +389,7 @@ SHOWN: dict[str, Callable[[FaultCase, FaultCase], Any]] = {
     "compile-unsafe-skip": skips,
     "checkpoint-side-effects": counts_twice,
     "reversible-inexact": inverts,
+    "unregistered-weights": not_saved,
+    "idle-block": without_effect,
+    "not-optimized": stays,
 }

@@ -29,6 +29,7 @@ RULES = [
     "decay-on-gates", "stream-growth", "rank-collapse", "gradient-vanishing", "gradient-exploding", "scale-buffer",
     "fp16-headroom", "bf16-swamping", "stream-dtype", "non-finite", "train-eval-mismatch", "ddp-unsafe-skip",
     "compile-unsafe-skip", "checkpoint-side-effects", "reversible-inexact",
+    "unregistered-weights", "idle-block", "not-optimized",
 ]  # fmt: skip
 BY_NAME = {(c.rule, c.name): c for c in CASES}
 FAULTY = [pytest.param(c, id=c.id) for c in CASES if not c.healthy]

@@ -112,6 +112,39 @@ def test_gradients_modes_and_hooks_of_the_user_stay(options: dict[str, Any]) -> 
     assert changed(model, batch, runs=True, **options) == []
 
 
+class Loose(nn.Module):
+    """Blocks where PyTorch does not look: in a list, a tuple in a dict, and a block in a block's list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [self.block(), self.block()]
+        self.others = {"pair": (self.block(), Restless())}
+        self.blocks[0].more = [self.block()]
+        self.head = nn.Linear(WIDTH, 2)
+
+    @staticmethod
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Dropout(0.2))
+
+    @property
+    def loose(self) -> list[nn.Module]:
+        return [*self.blocks, *self.others["pair"], *self.blocks[0].more]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.loose:
+            x = x + block(x)
+        return self.head(x)
+
+
+@depths
+@pytest.mark.parametrize("train", [True, False])
+def test_modules_in_plain_containers_stay(train: bool, options: dict[str, Any]) -> None:
+    model, batch = Loose().train(train), torch.randn(4, WIDTH)
+    before = [state(block) for block in model.loose]
+    assert changed(model, batch, runs=True, **options) == []
+    assert [differences(was, state(block)) for was, block in zip(before, model.loose, strict=True)] == [[]] * 5
+
+
 def _net(kind: str) -> tuple[nn.Module, Tensor]:
     if kind == "units":
         return nn.Sequential(Restless(), nn.Dropout(0.2), Restless(), nn.Linear(WIDTH, 2)), torch.randn(4, WIDTH)

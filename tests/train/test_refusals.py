@@ -291,7 +291,7 @@ def test_devices_and_strategies_that_are_not_there(changes: dict[str, Any], tmp_
 def test_a_net_that_does_not_fit(name: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(SkipwayError) as raised:
         run_spec(tiny(f"{ZOO}:{name}"), tmp_path / "run")
-    assert str(raised.value) == said
+    assert str(raised.value).replace("addmm: ", "") == said  # which newer PyTorch puts before its message
     assert isinstance(raised.value, ModelRunError) == (name in ("text_of_logits", "wants_32_pixels"))
     assert not (tmp_path / "run" / "spec.json").exists()
 

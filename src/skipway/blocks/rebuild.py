@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as hooks
 
 from skipway.blocks.again import Autocast, refuse_second_gradient
 
@@ -138,7 +138,17 @@ def watched() -> bool:
     return (
         transformed()
         or torch._C._len_torch_function_stack() > 0  # noqa: SLF001  # no public way to see that a mode is open
-        or _has_any_global_hook()
+        or _has_global_hooks()
+    )
+
+
+def _has_global_hooks() -> bool:
+    """Whether every call of a module is hooked; PyTorch's own function for it is not in all versions."""
+    return bool(
+        hooks._global_forward_pre_hooks  # noqa: SLF001  # as above
+        or hooks._global_forward_hooks  # noqa: SLF001
+        or hooks._global_backward_pre_hooks  # noqa: SLF001
+        or hooks._global_backward_hooks  # noqa: SLF001
     )
 
 

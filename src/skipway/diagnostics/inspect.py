@@ -20,6 +20,7 @@ from skipway.diagnostics.measure import Loss, Measured, measure
 from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
 from skipway.diagnostics.profile import slopes
 from skipway.diagnostics.rules import Evidence, collect_wants, run_rules
+from skipway.diagnostics.trained import training_notes
 from skipway.diagnostics.words import loss_name, why_none, wrong_note
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.trace.batch import Batch, call_arguments, copied, describe, tensors_of, unwrapped
@@ -166,6 +167,8 @@ def _inspected(
     if trace.error is not None and not any(f.severity == "error" for f in findings):
         raise _failed_on(batch, trace.error) from trace.error
     notes += _notes_on(inner, trace, measured)
+    if signal:
+        notes += training_notes(trace.modules, units, kept, found.links)
     if profile == "thorough" and kept:
         notes.append(wrong_note(proofs))
     if not units:

@@ -8,15 +8,15 @@ import operator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
+from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import nn
-
 __all__ = ["Attributes", "named_modules"]
 
 _CONTAINERS: Final = frozenset({dict, list, set, collections.OrderedDict, collections.deque, collections.defaultdict})
+_NESTED: Final = 3  # containers in containers that may hold modules
 _Shown: TypeAlias = tuple[list[int], list[Any], list[Any]]
 
 
@@ -46,7 +46,7 @@ class Attributes:
     """
 
     def __init__(self, modules: list[nn.Module]) -> None:
-        self._tables = [vars(m) for m in modules]
+        self._modules, self._tables = modules, [vars(m) for m in modules]
         self._attributes = _Contents(self._tables)
         values = self._attributes.values
         types = list(map(type, values))
@@ -55,6 +55,21 @@ class Attributes:
         self._empty = list(itertools.filterfalse(None, containers))
         generators = [v for v in values if type(v) is torch.Generator] if torch.Generator in types else []
         self._generators = [(g, g.get_state()) for g in generators]
+
+    def unregistered(self) -> list[nn.Module]:
+        """Modules that plain containers hold (a list of blocks), where PyTorch does not look, and those in them."""
+        held: list[Any] = []
+        containers = [*self._filled.containers, *(v for v in self._attributes.values if type(v) is tuple)]
+        for _ in range(_NESTED):
+            _, members, values = _shown(containers)
+            inner = members + values
+            held += inner
+            containers = [one for one in inner if type(one) in _CONTAINERS or type(one) is tuple]
+        kinds = {kind for kind in set(map(type, held)) if issubclass(kind, nn.Module)}
+        known = set(map(id, self._modules))
+        loose = [module for module in held if type(module) in kinds and id(module) not in known]
+        found = {id(inner): inner for module in loose for _, inner in named_modules(module)}
+        return [m for m in found.values() if id(m) not in known and not isinstance(m, torch.jit.ScriptModule)]
 
     def members(self, table: str) -> list[Any]:
         """Parameters (`table` is ``"_parameters"``) or buffers, each once."""
@@ -79,15 +94,15 @@ class _Contents:
     """
 
     def __init__(self, containers: Sequence[Any]) -> None:
-        self._containers = containers
+        self.containers = containers
         self._sizes, self._members, self.values = _shown(containers)
 
     def restore(self) -> None:
         """Give the containers that have another content theirs back."""
-        if not _differ(_shown(self._containers), (self._sizes, self._members, self.values)):
+        if not _differ(_shown(self.containers), (self._sizes, self._members, self.values)):
             return
         members, values = iter(self._members), iter(self.values)
-        for container, size in zip(self._containers, self._sizes, strict=True):
+        for container, size in zip(self.containers, self._sizes, strict=True):
             held = list(itertools.islice(members, size))
             if isinstance(container, dict):
                 _refill(container, held, list(itertools.islice(values, size)))

@@ -102,7 +102,7 @@ class Playback:
                 attrs = arguments
             else:
                 attrs = attributes(known, (None,) * known.tail + arguments, {}) if known.read else {}
-            if op in ("detach", "alias") and out == read[0]:
+            if op in ("detach", "alias", "slice") and out == read[0]:
                 continue  # the same numbers in the same place: whoever reads either reads the one that was made first
             first = len(nodes)
             if written:

@@ -35,6 +35,10 @@ class Preserved:
         modules = [module for _, module in self.modules]
         plain = [m for m in modules if not isinstance(m, torch.jit.ScriptModule)]
         self._attributes = Attributes(plain)
+        while further := self._attributes.unregistered():  # they run like the others
+            modules += further
+            plain += further
+            self._attributes = Attributes(plain)
         if len(plain) == len(modules):
             parameters, buffers = self._attributes.members("_parameters"), self._attributes.members("_buffers")
         else:  # scripted modules have no tables of their own

@@ -112,7 +112,7 @@ class Tape(DispatchMode):
         if key not in self._held:
             self._held.add(key)
             self._weak.append(storage._weak_ref())  # type: ignore[arg-type]  # an address
-            if tensor.requires_grad and tensor.is_leaf:
+            if tensor.requires_grad:
                 self.trained.add(key)
         return key, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype  # type: ignore[return-value]  # no SymInt here
 

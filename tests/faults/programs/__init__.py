@@ -11,6 +11,7 @@ from faults.programs import (
     the_shape,
     the_unit,
     training_time,
+    what_trains,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "the_shape",
     "the_unit",
     "training_time",
+    "what_trains",
 ]

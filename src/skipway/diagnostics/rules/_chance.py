@@ -1,4 +1,4 @@
-"""What random numbers decide in Python's flow: which modules run, which parameters take part."""
+"""What mode, random numbers and content decide: which modules run, which parameters take part."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from skipway.units.links import Links
 from skipway.units.weights import alive_parameters
 
 if TYPE_CHECKING:
-    from skipway.diagnostics.lab import Lab
+    from collections.abc import Iterator
+
+    from skipway.diagnostics.lab import Lab, Mode
     from skipway.diagnostics.rules._rule import Evidence
 
-__all__ = ["SEEDS", "Chance", "chance", "draws_for_python"]
+__all__ = ["SEEDS", "Chance", "chance", "choosing", "draws_for_python", "further_runs"]
 
 SEEDS: Final = 8
+# What chooses by content: the experts that no token of this batch was sent to are not dead.
+_ROUTING: Final = frozenset({"topk", "nonzero", "argmax", "argmin", "sort", "argsort", "one_hot", "multinomial"})
 
 
 @dataclass(frozen=True)
@@ -74,3 +78,22 @@ def draws_for_python(evidence: Evidence) -> bool:
     links = evidence.found.links
     drawn = "torch" in evidence.trace.drawn_from
     return drawn and any(n.op in ops.RANDOM and not links.alive[n.id] for n in links.nodes)
+
+
+def further_runs(evidence: Evidence, asks: str) -> Iterator[Links]:
+    """Runs in which a module may be used that was not: in the other mode, and with other random numbers."""
+    if evidence.lab is None:
+        return
+    other: Mode = "eval" if evidence.model.training else "train"
+    for mode, seed in ((other, None), (None, 0), (None, 1)):
+        try:
+            links = Links(evidence.lab.trace(asks, mode=mode, seed=seed).graph)
+        except Exception:  # noqa: BLE001, S112  # a model that cannot be run so (BatchNorm of one sample) tells nothing
+            continue
+        yield links
+
+
+def choosing(links: Links) -> set[str]:
+    """Paths of the modules in whose forward something is chosen by content."""
+    calls = links.graph.calls
+    return {calls[n.call].path for n in links.nodes if n.op in _ROUTING and any(links.nodes[j].data for j in n.inputs)}

@@ -6,27 +6,25 @@ from typing import TYPE_CHECKING, Final
 
 from torch import nn
 
+from skipway.diagnostics.rules._chance import choosing, further_runs
 from skipway.diagnostics.rules._programs import CONV, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.trace import ops
 from skipway.trace.attributes import named_modules
-from skipway.units.links import Links
 from skipway.units.weights import alive_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from skipway.diagnostics.finding import Finding
-    from skipway.diagnostics.lab import Mode
     from skipway.trace.graph import Graph
     from skipway.units.describe import Described
+    from skipway.units.links import Links
 
 __all__ = ["dead_op"]
 
 _DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)  # noqa: SLF001  # their base class
 _PYTORCHS_OWN: Final = "torch.nn.modules."
-# What chooses by content: the experts that no token of this batch was sent to are not dead.
-_ROUTING: Final = frozenset({"topk", "nonzero", "argmax", "argmin", "sort", "argsort", "one_hot", "multinomial"})
 
 
 @rule(
@@ -48,7 +46,7 @@ def dead_op(evidence: Evidence) -> Iterator[Finding]:
     """Fire for modules inside units whose parameters, or whose call, lead nowhere."""
     roots = _units_modules(evidence)
     found = _dead(evidence, roots, evidence.found.links)
-    for links in _further_runs(evidence) if found else ():
+    for links in further_runs(evidence, "dead-op") if found else ():
         again = _dead(evidence, roots, links)
         found = {key: why for key, why in found.items() if key in again}
         if not found:
@@ -104,24 +102,6 @@ def _around(unit: Described, scope: Sequence[int], graph: Graph) -> set[str]:
     return {paths[-1] for paths in named if paths}
 
 
-def _further_runs(evidence: Evidence) -> Iterator[Links]:
-    """Runs in which a module may be used that was not: in the other mode, and with other random numbers."""
-    other: Mode = "eval" if evidence.model.training else "train"
-    for mode, seed in ((other, None), (None, 0), (None, 1)):
-        links = _further_run(evidence, mode, seed)
-        if links is not None:
-            yield links
-
-
-def _further_run(evidence: Evidence, mode: Mode | None, seed: int | None) -> Links | None:
-    if evidence.lab is None:
-        return None
-    try:
-        return Links(evidence.lab.trace("dead-op", mode=mode, seed=seed).graph)
-    except Exception:  # noqa: BLE001  # a model that cannot be run so (BatchNorm of one sample) tells nothing
-        return None
-
-
 def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[str, str], str]:
     """By module path (and parameter name, where only that is dead) what is wrong with it."""
     found: dict[tuple[str, str], str] = {}
@@ -130,7 +110,7 @@ def _dead(evidence: Evidence, roots: Sequence[str], links: Links) -> dict[tuple[
     computed = _computed(links)
     default = links is evidence.found.links  # dropout computes nothing in evaluation: there it is still lost
     rates = _rates(links)
-    chosen = _chosen(links)
+    chosen = choosing(links)
     for root in roots:
         routed = any(p == root or p.startswith(f"{root}.") or root.startswith(f"{p}.") for p in chosen)
         for path, module in _inside(root, evidence):
@@ -190,12 +170,6 @@ def _computed(links: Links) -> dict[str, bool]:
             path = links.graph.calls[node.call].path
             found[path] = found.get(path, False) or links.alive[node.id]
     return found
-
-
-def _chosen(links: Links) -> set[str]:
-    """Paths of the modules in whose forward something is chosen by content."""
-    calls = links.graph.calls
-    return {calls[n.call].path for n in links.nodes if n.op in _ROUTING and any(links.nodes[j].data for j in n.inputs)}
 
 
 def _is_choice(path: str, model: nn.Module, alive: set[int]) -> bool:

@@ -1,0 +1,61 @@
+"""What a report says of parameters that do not train, and of those that have no part in the output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from faults.nets import ids, prenorm_net
+from skipway.diagnostics.inspect import inspect
+
+
+class TwoHeads(nn.Module):
+    """A net whose second head, and the gain of whose unused norm, nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = prenorm_net(2)
+        self.heads = nn.ModuleDict({"second": nn.Sequential(nn.Linear(50, 4), nn.Linear(4, 2))})
+        self.gain = nn.Parameter(torch.ones(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.net(tokens)
+
+
+def notes(model: nn.Module) -> list[str]:
+    return [n for n in inspect(model, ids()()).notes if "need a gradient" in n or "need no gradient" in n]
+
+
+def test_parameters_without_a_part_are_named_by_the_largest_module() -> None:
+    model = TwoHeads()
+    numbers = 3 + sum(p.numel() for p in model.heads.parameters())
+    output = model(ids()())
+    output.square().mean().backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None]
+    assert len(without) == 5
+    everything = len(list(model.parameters()))
+    assert notes(model) == [
+        f"5 of {everything} parameters that need a gradient ({numbers} weights) have no part in this output: gain, heads;"
+        " DistributedDataParallel wants find_unused_parameters=True"
+    ]
+
+
+@pytest.mark.parametrize("units", [[0], [0, 2, 3, 1]])
+def test_frozen_units_among_others_are_counted(units: list[int]) -> None:
+    model = prenorm_net(4)
+    for k in units:
+        model.layers[k].requires_grad_(False)
+    shown = ["layers.0", "layers.0, layers.1, layers.2 and 1 more"][len(units) > 1]
+    assert notes(model) == [
+        f"{len(units)} of 8 units are frozen, their parameters need no gradient: {shown}",
+    ]
+
+
+def test_nothing_is_said_of_models_that_train_or_are_frozen_as_a_whole() -> None:
+    model = prenorm_net(2)
+    assert notes(model) == []
+    model.head.weight = model.embed.weight  # tied: both names are one parameter
+    assert notes(model) == []
+    model.requires_grad_(False)
+    assert notes(model) == []
