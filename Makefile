@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo docs test default-tests test-all lint clean
+.PHONY: install demo docs test default-tests test-all test-oldest lint clean
 
 install: $(STAMP)
 
@@ -40,5 +40,15 @@ default-tests: install
 test-all: lint
 	$(PYTEST)
 
+# The default tests with the oldest version of everything that pyproject.toml allows, in an environment of their own.
+# What those libraries deprecate by now is no fault of ours.
+OLDEST := .venv-oldest/bin
+test-oldest:
+	$(PYTHON) -m venv .venv-oldest
+	$(OLDEST)/python -m pip install --quiet uv
+	$(OLDEST)/uv pip install --quiet --python $(OLDEST)/python --resolution lowest-direct --editable ".[test]"
+	OMP_NUM_THREADS=1 $(OLDEST)/python -m pytest -n 2 --dist worksteal -m "not exhaustive" \
+		-W default::DeprecationWarning -W default::FutureWarning
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -262,11 +262,12 @@ def test_nothing_falls_back_in_silence(caplog: pytest.LogCaptureFixture) -> None
     x = torch.randn(2, 6)
     stack = skipway.Stack([Branch(i, asks="number") for i in range(12)])
     stack.compile_units(backend="eager")
-    with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+    errors = torch._dynamo.exc
+    with pytest.raises((errors.FailOnRecompileLimitHit, getattr(errors, "RecompileLimitExceeded", ()))):
         stack(x)
     stack = skipway.Stack([Branch(i, asks="values") for i in range(2)])
     stack.compile_units(backend="eager")
-    with pytest.raises(torch._dynamo.exc.UserError, match="data-dependent"):
+    with pytest.raises(errors.TorchDynamoException, match=r"data-dependent|Tensor.item"):
         stack(x)
     stack.compile_units(backend="eager", fullgraph=False)
     assert stack(x).isfinite().all()

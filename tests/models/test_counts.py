@@ -73,8 +73,7 @@ def test_torchvision(name: str) -> None:
 def test_timm(name: str) -> None:
     import timm
 
-    with torch.device("meta"):
-        theirs = timm.create_model(name, pretrained=False)
+    theirs = timm.create_model(name, pretrained=False)  # not all versions make it on the meta device
     assert count(name) == sum(p.numel() for p in theirs.parameters())
 
 

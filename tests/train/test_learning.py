@@ -150,10 +150,16 @@ GOLDEN: dict[str, tuple[RunSpec, list[float]]] = {
         [2.2232, 2.0855, 1.9206, 1.7558],
     ),
 }
+FIRST_DRAWN = 0.030819923  # by trunc_normal_ with seed 0
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_losses_as_they_were(name: str, tmp_path: Path) -> None:
     spec, expected = GOLDEN[name]
+    if name == "vit_tiny":  # starts from truncated normal numbers, which older PyTorch draws otherwise
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            if abs(float(torch.nn.init.trunc_normal_(torch.empty(()), std=0.02)) - FIRST_DRAWN) > 1e-6:
+                pytest.skip("this PyTorch draws other initial weights")
     run = run_spec(spec, tmp_path / "run")
     assert [line["loss"] for line in run.metrics() if "loss" in line] == pytest.approx(expected, rel=2e-2)

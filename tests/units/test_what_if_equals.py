@@ -234,8 +234,8 @@ def test_hf_bert(fields: dict[str, Any]) -> None:
     if e.norm == "into_branch":
 
         def attention(self: Any, hidden_states: Tensor, attention_mask: Any = None, *_: Any, **k: Any) -> Any:
-            out, weights = self.self(self.output.LayerNorm(hidden_states), attention_mask=attention_mask)
-            return self.output(out, hidden_states), weights
+            out, *weights = self.self(self.output.LayerNorm(hidden_states), attention_mask=attention_mask)
+            return self.output(out, hidden_states), *weights
 
         def _chunk(m: Any, x: Tensor) -> Tensor:
             return m.output(m.intermediate(m.output.LayerNorm(x)), x)

@@ -25,7 +25,11 @@ def check(name: str, *, carry: str = "together", allowed: float = 1e-10) -> None
 @pytest.mark.parametrize("carry", ["together", "one by one"])
 @pytest.mark.parametrize("name", QUICK)
 def test_sample(name: str, carry: str) -> None:
-    check(name, carry=carry)
+    import transformers
+
+    # Attention of GPT-J is computed in single precision up to transformers 4.
+    single = name == "hf/gptj(par)" and transformers.__version__ < "5"
+    check(name, carry=carry, allowed=1e-6 if single else 1e-10)
 
 
 @pytest.mark.exhaustive

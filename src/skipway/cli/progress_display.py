@@ -32,13 +32,15 @@ class ProgressDisplay:
         )
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        if self._console.is_terminal:  # elsewhere some versions of rich print an empty line at its end
+            self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def noted(self, text: str) -> None:
         """Say it."""

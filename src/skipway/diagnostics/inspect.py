@@ -168,7 +168,8 @@ def _inspected(
         raise _failed_on(batch, trace.error) from trace.error
     notes += _notes_on(inner, trace, measured)
     if signal:
-        notes += training_notes(trace.modules, units, kept, found.links)
+        told = any(f.rule in ("dead-op", "idle-block") for f in findings)
+        notes += training_notes(trace.modules, units, kept, found.links, idle=not told)
     if profile == "thorough" and kept:
         notes.append(wrong_note(proofs))
     if not units:

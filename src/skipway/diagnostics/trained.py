@@ -21,9 +21,22 @@ _NAMED = 3
 
 
 def training_notes(
-    modules: Sequence[tuple[str, nn.Module]], units: Sequence[Unit], described: Sequence[Described], links: Links
+    modules: Sequence[tuple[str, nn.Module]],
+    units: Sequence[Unit],
+    described: Sequence[Described],
+    links: Links,
+    *,
+    idle: bool,
 ) -> Iterator[str]:
-    """A note on units without any parameter that trains among others that have some, one on parameters left out."""
+    """A note on units without any parameter that trains among others that have some, and one on parameters left out.
+
+    Args:
+        modules: the model's, each once, by path.
+        units: with their places.
+        described: the same, by nodes.
+        links: of the recorded run.
+        idle: whether to tell of parameters without a part in the output; not where a finding does.
+    """
     trained: dict[str, nn.Parameter] = {}
     met = set[int]()
     for path, module in modules:
@@ -35,11 +48,11 @@ def training_notes(
     frozen = [u.path for u, own in zip(units, weights, strict=False) if own and trained.keys().isdisjoint(own)]
     if frozen and len(frozen) < len(units):
         yield f"{len(frozen)} of {len(units)} units are frozen, their parameters need no gradient: {_some(frozen)}"
-    idle = trained.keys() - alive_parameters(links)
-    if idle:
-        numbers = sum(trained[name].numel() for name in idle)
-        share = f"{len(idle)} of {len(trained)} parameters that need a gradient ({numbers:,} weights)"
-        where = _some(_outermost(idle, trained))
+    unread = trained.keys() - alive_parameters(links) if idle else set()
+    if unread:
+        numbers = sum(trained[name].numel() for name in unread)
+        share = f"{len(unread)} of {len(trained)} parameters that need a gradient ({numbers:,} weights)"
+        where = _some(_outermost(unread, trained))
         yield f"{share} have no part in this output: {where}; DistributedDataParallel wants find_unused_parameters=True"
 
 

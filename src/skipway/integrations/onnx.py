@@ -1,7 +1,7 @@
 """ONNX: our models as one file that other runtimes read.
 
-Written by PyTorch's exporter over `torch.export` (``dynamo=True``), which is there from torch 2.6 on and wants onnx and
-onnxscript; the older one, over TorchScript, is deprecated.
+Written by PyTorch's exporter over `torch.export` (``dynamo=True``), which wants onnx and onnxscript; the older one, over
+TorchScript, is deprecated.
 
 Shapes: N batch; the other sizes of the input are fixed at what they are in the batch that the model is exported with.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["check_onnx_packages", "check_onnx_target", "export_onnx", "onnx_difference"]
 
 _LARGEST: Final = 2**31  # bytes of a protobuf message, which an ONNX file is
+_MOST: Final = 2**31 - 1  # samples of a batch; older PyTorch wants to know that they are not as many as integers
 # Where each operation stands in the source: paths of the machine that exported, and half of the file.
 _TRACES: Final = "pkg.torch.onnx.stack_trace"
 
@@ -147,7 +148,7 @@ def _example(model: nn.Module, batch: Tensor | None, dynamic: bool) -> Tensor:
 
 def _exported(model: nn.Module, batch: Tensor, dynamic: bool) -> Any:
     outputs = [f"stage{i}" for i in range(len(model.taps))] if isinstance(model, FeatureNet) else ["output"]
-    shapes = ({0: torch.export.Dim("batch", min=1)},) if dynamic else None
+    shapes = ({0: torch.export.Dim("batch", min=1, max=_MOST)},) if dynamic else None
     try:
         with torch.no_grad():
             program = torch.onnx.export(

@@ -108,11 +108,14 @@ def preserved(model: nn.Module, *, parameters: bool = False) -> Iterator[Preserv
     if parameters:
         snapshot.keep_parameters()
     _running.append(model)
+    # An autocast region keeps weights that it has cast; older PyTorch gives those cast without gradients to every run.
+    torch.clear_autocast_cache()
     try:
         yield snapshot
     finally:
         _running.remove(model)
         snapshot.restore()
+        torch.clear_autocast_cache()
 
 
 def is_preserved(model: nn.Module) -> bool:

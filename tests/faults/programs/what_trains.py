@@ -74,6 +74,19 @@ class Watched(nn.Module):
         return self.net(tokens) - target
 
 
+class Late(nn.Module):
+    """x + F(norm(x)), where the first call of forward makes the norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.branch = mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "norm"):
+            self.norm = nn.LayerNorm(x.shape[-1])
+        return x + self.branch(self.norm(x))
+
+
 class Frozen(Held):
     def __init__(self) -> None:
         super().__init__(tuple)
@@ -96,6 +109,8 @@ pair("unregistered-weights", "tensor", lambda f: TokenNet([
 pair("unregistered-weights", "anew", lambda f: TokenNet([MadeAnew(anew=f) for _ in range(3)]), ids(),
      severity="error", where="layers", reason="forward makes its norm at each call")  # fmt: skip
 healthy("unregistered-weights", "teacher", Watched, ids(), reason="a teacher in a list, run under no_grad")
+healthy("unregistered-weights", "late", lambda: TokenNet([Late() for _ in range(3)]), ids(),
+        reason="the first call makes the norms, and the model holds them from then on")  # fmt: skip
 healthy("unregistered-weights", "frozen", Frozen, images(), reason="units in a tuple that need no gradient")
 
 # --- idle-block: built, and never run ---

@@ -65,8 +65,8 @@ batch = torch.randn(4, 16)
     " Python list, tuple or dict, a tensor that is no nn.Parameter (or is none any more, after nn.Parameter(…).to(…)),"
     " a layer that forward builds anew each time. Nothing is raised and the gradient is there, but the optimizer never"
     " sees these weights, state_dict does not save them, .to(device) and .eval() pass them by. A run with gradients"
-    " shows that they reach the output: what is frozen, or runs under no_grad (a teacher), is no fault. One tensor or"
-    " one module that another model may hold (a tied embedding) gets a warning.",
+    " shows that they reach the output: what is frozen, or runs under no_grad (a teacher), is no fault. A list of one,"
+    " and weights held outside, which may be another model's (a tied embedding), get a warning.",
     fix="hold them where PyTorch looks: blocks in an nn.ModuleList, tensors as nn.Parameter",
     source="PyTorch's documentation of nn.ModuleList and nn.Parameter",
     faulty=_PROGRAM.replace("BLOCKS", "[Block() for _ in range(4)]"),
@@ -155,13 +155,16 @@ def _readers(evidence: Evidence) -> list[ModuleCall]:
 
 
 def _loose(evidence: Evidence, lab: Lab) -> list[torch.Tensor]:
-    """The tensors that a gradient reaches and that are no parameters of the model."""
-    held = {id(p) for p in evidence.model.parameters()}
+    """The tensors that a gradient reaches and that are no parameters of the model, also not since the run."""
+
+    def others(output: Any) -> list[torch.Tensor]:
+        held = {id(p) for p in evidence.model.parameters()}
+        return [leaf for leaf in _leaves(output_tensors(output)) if id(leaf) not in held]
+
     try:
-        found = lab.with_gradients("unregistered-weights", lambda output: _leaves(output_tensors(output)))
+        return lab.with_gradients("unregistered-weights", others)
     except Exception:  # noqa: BLE001  # a model that cannot be run with gradients trains nothing
         return []
-    return [leaf for leaf in found if id(leaf) not in held]
 
 
 def _leaves(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
