@@ -143,7 +143,7 @@ def test_what_is_missing_and_how_to_go_on() -> None:
         "4 of 7 runs are not over; what follows is of those that are.",
         "To go on: skipway study tablet --budget quick --seeds 5 --row identity --row 'gate, b = -6'",
     ]
-    assert "0/1 of 5" in repr(part)
+    assert "0/1, 5 planned" in repr(part)
     assert go_on(whole) == "skipway study tablet --budget quick"
 
 

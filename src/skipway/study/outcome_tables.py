@@ -81,7 +81,7 @@ def _common_backbone(rows: Iterable[RowRuns]) -> str:
 
 def _row(runs: RowRuns, backbone: str, *, published: bool) -> tuple[str, ...]:
     over, row = len(runs.records), runs.row
-    missing = f" of {runs.planned}" if over < runs.planned else ""
+    planned = f", {runs.planned} planned" if over < runs.planned else ""
     seconds = spread([r.seconds for r in runs.records.values()])
     return (
         row.label,
@@ -89,7 +89,7 @@ def _row(runs: RowRuns, backbone: str, *, published: bool) -> tuple[str, ...]:
         *((_published(runs),) if published else ()),
         spread_text(runs.test_error, 2),
         "–" if runs.train_loss is None else f"{runs.train_loss.mean:.3f}",
-        f"{len(runs.failed)}/{over}{missing}",
+        f"{len(runs.failed)}/{over}{planned}" if over else "–",
         "–" if seconds is None else short(seconds.mean),
     )
 
