@@ -8,12 +8,15 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import pytest
 
 from skipway.report import dumps, schema, to_text
 from skipway.spec import DataSpec, RunSpec
 from skipway.study.comparison.comparison import SCHEMA_VERSION
+from skipway.study.comparison.tables import interval_text, number_text
 from skipway.study.comparison.view import comparison_parts, comparison_report
 from skipway.study.curves import learning_curves
+from skipway.study.effects import Effect
 from skipway.study.jobs.plan import ComparisonPlan
 from skipway.study.summary import training_failed
 
@@ -193,3 +196,13 @@ def test_the_command_says_what_differs_from_the_defaults() -> None:
         f"{shared} --seeds 2 --test-every 0 --channels-first && "
         f"{shared} --seeds 1 --base-seed 5 --test-every 0 --channels-first"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "signed", "text"),
+    [(9999.4, False, "9999.400"), (2.797e22, False, "2.8e22"), (2.797e22, True, "+2.8e22"), (-3e5, True, "-3.0e5"),
+     (0.25, True, "+0.250")],
+)  # fmt: skip
+def test_what_has_left_all_bounds_is_told_shortly(value: float, signed: bool, text: str) -> None:
+    assert number_text(value, 3, signed=signed) == text
+    assert interval_text(Effect(n=1, mean=value, low=None, high=None), 3) == number_text(value, 3, signed=True)

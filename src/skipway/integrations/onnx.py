@@ -1,7 +1,7 @@
 """ONNX: our models as one file that other runtimes read.
 
-Written by PyTorch's exporter over `torch.export` (``dynamo=True``), which wants onnx and onnxscript; the older one, over
-TorchScript, is deprecated.
+Written by PyTorch's exporter over `torch.export` (``dynamo=True``), which wants onnx and onnxscript; the older one,
+over TorchScript, is deprecated.
 
 Shapes: N batch; the other sizes of the input are fixed at what they are in the batch that the model is exported with.
 """

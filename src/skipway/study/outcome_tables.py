@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Series, Table
 from skipway.report.numbers import counted, duration_text, short
-from skipway.study.comparison.tables import effect_text, spread_text
+from skipway.study.comparison.tables import effect_text, number_text, spread_text
 from skipway.study.comparison.view import environment_lines, recipe_line
 from skipway.study.effects import spread
 
@@ -88,7 +88,7 @@ def _row(runs: RowRuns, backbone: str, *, published: bool) -> tuple[str, ...]:
         row.model.removeprefix(f"{backbone}@") if backbone else row.model,
         *((_published(runs),) if published else ()),
         spread_text(runs.test_error, 2),
-        "–" if runs.train_loss is None else f"{runs.train_loss.mean:.3f}",
+        "–" if runs.train_loss is None else number_text(runs.train_loss.mean, 3),
         f"{len(runs.failed)}/{over}{planned}" if over else "–",
         "–" if seconds is None else short(seconds.mean),
     )

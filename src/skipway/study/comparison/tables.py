@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skipway.study.effects import Effect, Spread
     from skipway.study.summary import Summary
 
-__all__ = ["cost_table", "effect_text", "interval_text", "result_table", "spread_text", "whole_table"]
+__all__ = ["cost_table", "effect_text", "interval_text", "number_text", "result_table", "spread_text", "whole_table"]
 
 _NOTE_EFFECT: Final = (
     "An interval that leaves 0 out: it is the 95-percent interval of the mean difference in test error, paired by seed "
@@ -27,6 +27,8 @@ _NOTE_COST: Final = (
     "the ends of the net learn at different rates."
 )
 
+_LARGE: Final = 1e4
+
 _Column = tuple[str, "Callable[[Summary], str]"]
 
 
@@ -34,10 +36,16 @@ def spread_text(found: Spread | None, digits: int) -> str:
     """``12.34 ± 0.56``; the mean alone where there is one value; ``–`` for None."""
     if found is None:
         return "–"
-    if abs(found.mean) >= 1e4:
-        return short(found.mean)
-    deviation = "" if found.sd is None else f" ± {found.sd:.{digits}f}"
-    return f"{found.mean:.{digits}f}{deviation}"
+    deviation = "" if found.sd is None or abs(found.mean) >= _LARGE else f" ± {found.sd:.{digits}f}"
+    return f"{number_text(found.mean, digits)}{deviation}"
+
+
+def number_text(value: float, digits: int, *, signed: bool = False) -> str:
+    """``12.34``, or ``1.2e20`` for what has left all bounds; `signed` with its sign."""
+    sign = "+" if signed else ""
+    if abs(value) < _LARGE:
+        return f"{value:{sign}.{digits}f}"
+    return sign * (value > 0) + short(value)
 
 
 def effect_text(effect: Effect | None, digits: int = 1) -> str:
@@ -52,8 +60,9 @@ def effect_text(effect: Effect | None, digits: int = 1) -> str:
 def interval_text(effect: Effect, digits: int) -> str:
     """``-12.3 [-14.5, -10.1]``; the mean alone where there is no interval."""
     if effect.low is None or effect.high is None:
-        return f"{effect.mean:+.{digits}f}"
-    return f"{effect.mean:+.{digits}f} [{effect.low:+.{digits}f}, {effect.high:+.{digits}f}]"
+        return number_text(effect.mean, digits, signed=True)
+    mean, low, high = (number_text(value, digits, signed=True) for value in (effect.mean, effect.low, effect.high))
+    return f"{mean} [{low}, {high}]"
 
 
 def result_table(comparison: Comparison) -> Table:
