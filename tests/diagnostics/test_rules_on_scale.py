@@ -756,7 +756,7 @@ def test_scales_of_many_dimensions_are_chosen_by_name() -> None:
 
 
 def test_without_an_optimizer_it_is_told() -> None:
-    assert "not looked at without the optimizer: decay-on-gates" in inspect(net(), BATCH).notes
+    assert "not looked at without the optimizer: decay-on-gates, not-optimized" in inspect(net(), BATCH).notes
 
 
 UNREAD = "not looked at without the values of parameters: identical-init, init-scale-missing, zero-init, zero-twice"
