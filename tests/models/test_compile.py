@@ -262,12 +262,12 @@ def test_nothing_falls_back_in_silence(caplog: pytest.LogCaptureFixture) -> None
     x = torch.randn(2, 6)
     stack = skipway.Stack([Branch(i, asks="number") for i in range(12)])
     stack.compile_units(backend="eager")
-    errors = torch._dynamo.exc
-    with pytest.raises((errors.FailOnRecompileLimitHit, getattr(errors, "RecompileLimitExceeded", ()))):
+    # Of another class in each version of PyTorch.
+    with pytest.raises(Exception, match=r"_limit reached|Hard failure due to fullgraph"):
         stack(x)
     stack = skipway.Stack([Branch(i, asks="values") for i in range(2)])
     stack.compile_units(backend="eager")
-    with pytest.raises(errors.TorchDynamoException, match=r"data-dependent|Tensor.item|SKIPPED INLINING"):
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match=r"data-dependent|Tensor.item|SKIPPED INLINING"):
         stack(x)
     stack.compile_units(backend="eager", fullgraph=False)
     assert stack(x).isfinite().all()
