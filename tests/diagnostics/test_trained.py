@@ -59,3 +59,28 @@ def test_nothing_is_said_of_models_that_train_or_are_frozen_as_a_whole() -> None
     assert notes(model) == []
     model.requires_grad_(False)
     assert notes(model) == []
+
+
+class Elsewhere:
+    """Holds a block, and is no module."""
+
+    def __init__(self) -> None:
+        self.block = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+
+class Borrows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.elsewhere = nn.Linear(8, 8), Elsewhere()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return x + self.elsewhere.block(x)
+
+
+def test_what_a_plain_object_holds_is_told_without_a_place_and_not_put_back() -> None:
+    model = Borrows()
+    (finding,) = [f for f in inspect(model, torch.randn(4, 8)).findings if f.rule == "unregistered-weights"]
+    assert finding.severity == "warning"
+    assert finding.message.startswith("held outside of the model, 4 tensors of 88 weights take part")
+    assert model.elsewhere.block[1].num_batches_tracked > 0

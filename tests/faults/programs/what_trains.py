@@ -87,6 +87,18 @@ class Late(nn.Module):
         return x + self.branch(self.norm(x))
 
 
+class Past(nn.Module):
+    """A net and a further block, which is set past PyTorch's bookkeeping."""
+
+    def __init__(self, *, past: bool) -> None:
+        super().__init__()
+        self.net = prenorm_net(2)
+        (object if past else nn.Module).__setattr__(self, "more", Residual(nn.Linear(50, 50)))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.more(self.net(tokens))
+
+
 class Frozen(Held):
     def __init__(self) -> None:
         super().__init__(tuple)
@@ -108,6 +120,8 @@ pair("unregistered-weights", "tensor", lambda f: TokenNet([
      ]), ids(), severity="error", where="layers", reason="a tensor that trains, and no parameter")  # fmt: skip
 pair("unregistered-weights", "anew", lambda f: TokenNet([MadeAnew(anew=f) for _ in range(3)]), ids(),
      severity="error", where="layers", reason="forward makes its norm at each call")  # fmt: skip
+pair("unregistered-weights", "past", lambda f: Past(past=f), ids(), severity="warning", where=None,
+     reason="a block set by object.__setattr__")  # fmt: skip
 healthy("unregistered-weights", "teacher", Watched, ids(), reason="a teacher in a list, run under no_grad")
 healthy("unregistered-weights", "late", lambda: TokenNet([Late() for _ in range(3)]), ids(),
         reason="the first call makes the norms, and the model holds them from then on")  # fmt: skip
@@ -145,6 +159,18 @@ class Experts(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.first(tokens)
         return self.experts[int(self.router(x.mean((0, 1))).argmax())](x)
+
+
+class Tasks(nn.Module):
+    """A net with a block for each task, of which an argument names one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = prenorm_net(1)
+        self.tasks = nn.ModuleDict({name: Residual(nn.Linear(50, 50)) for name in ("one", "two", "three")})
+
+    def forward(self, tokens: torch.Tensor, task: str = "two") -> torch.Tensor:
+        return self.tasks[task](self.net(tokens))
 
 
 class Dropping(Loop):

@@ -39,11 +39,11 @@ model = Net()""",
     "idle-block",
     severity="warning",
     summary="Blocks like those that hold the units are built and never run.",
-    explanation="A container (nn.ModuleList, nn.ModuleDict, nn.Sequential) holds blocks of one class, some of which"
-    " hold units and run, while others are never called: neither in this run, nor in the other mode, nor with other"
-    " random numbers. A loop ends too early or steps over some, or reads the depth from elsewhere: the net is shallower"
-    " than it looks, and DistributedDataParallel stops at parameters without a gradient. Experts and other blocks among"
-    " which the model chooses by what it reads are not meant.",
+    explanation="An nn.ModuleList or nn.Sequential holds blocks of one class, some of which hold units and run, while"
+    " others are never called: neither in this run, nor in the other mode, nor with other random numbers. A loop ends"
+    " too early or steps over some, or reads the depth from elsewhere: the net is shallower than it looks, and"
+    " DistributedDataParallel stops at parameters without a gradient. Experts and other blocks among which the model"
+    " chooses by what it reads are not meant, nor are those of an nn.ModuleDict, which are there to be chosen by name.",
     fix="run every block (for block in self.blocks), or build no more than run",
     source="pytorch/pytorch #90171; of blocks dropped by chance, which are no fault: Fan et al. 2019, arXiv 1909.11556",
     faulty=_FAULTY,
@@ -75,7 +75,7 @@ def _containers(evidence: Evidence, called: set[str]) -> Iterator[tuple[str, tup
     """By the path of each container its blocks that were not called, and those of their class that hold units."""
     with_units = {evidence.graph.calls[call].path for scope in evidence.scopes for call in scope}
     for path, module in evidence.modules:
-        if not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
         blocks = {f"{path}.{name}" if path else name: block for name, block in module.named_children()}
         running = [inner for inner in blocks if inner in with_units]

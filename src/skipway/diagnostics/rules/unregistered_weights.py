@@ -220,6 +220,8 @@ def _described(path: str, name: str, value: Any, things: list[nn.Module | torch.
         words = f"{name} needs a gradient and is no nn.Parameter{'' if value.is_leaf else ' any more'}: "
         inside = "" if value.is_leaf else "; what is done to it (.to, a factor) goes into the brackets, or into forward"
         return _Place(path, words, f"self.{name} = nn.Parameter(…){inside}", "error")
+    if isinstance(value, nn.Module):
+        return _Place(path, f"{name} was set past nn.Module.__setattr__: ", f"self.{name} = …, as modules are set")
     classes = Counter(type(thing).__name__ for thing in things)
     kind = next(iter(classes)) if len(classes) == 1 else "modules"
     holder = f"nn.{'Module' if isinstance(things[0], nn.Module) else 'Parameter'}"
