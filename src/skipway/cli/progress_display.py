@@ -32,14 +32,14 @@ class ProgressDisplay:
         )
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:  # elsewhere some versions of rich print an empty line at its end
+        if not self._progress.disable:  # elsewhere some versions of rich print an empty line at its end
             self._progress.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._console.is_terminal:
+        if not self._progress.disable:
             self._progress.stop()
 
     def noted(self, text: str) -> None:

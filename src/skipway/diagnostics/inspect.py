@@ -169,7 +169,7 @@ def _inspected(
     notes += _notes_on(inner, trace, measured)
     if signal:
         told = any(f.rule in ("dead-op", "idle-block") for f in findings)
-        notes += training_notes(trace.modules, units, kept, found.links, idle=not told)
+        notes += training_notes(evidence, idle=not told)
     if profile == "thorough" and kept:
         notes.append(wrong_note(proofs))
     if not units:

@@ -1,4 +1,4 @@
-"""What an inspection says about itself in words: the loss, why there are no units, what the proofs rejected."""
+"""What an inspection says in words: the loss, why there are no units, what the proofs rejected, a list of names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from skipway.trace.record import Trace
     from skipway.units.prove import Proof
 
-__all__ = ["loss_name", "why_none", "wrong_note"]
+__all__ = ["first_of", "loss_name", "why_none", "wrong_note"]
+
+
+def first_of(names: Sequence[str], most: int = 3) -> str:
+    """Names, the first few of them where there are many, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def loss_name(loss: Loss | None, *, structure_only: bool, value: float | None) -> str:

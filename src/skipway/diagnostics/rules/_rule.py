@@ -106,6 +106,13 @@ class Evidence:
         """The model's parameters by every name that they have."""
         return self.once("parameters", lambda: dict(self.model.named_parameters(remove_duplicate=False)))
 
+    @property
+    def trained(self) -> Mapping[str, nn.Parameter]:
+        """The parameters that need a gradient, each once, by the name that the recorded run has for it."""
+        named = self.parameters
+        recorded = self.graph.parameter_names
+        return self.once("trained", lambda: {n: named[n] for n in recorded if n in named and named[n].requires_grad})
+
     def once(self, name: str, work: Callable[[], _Known]) -> _Known:
         """What `work` gives, worked out once for all rules that ask for it by this name."""
         if name not in self.kept:

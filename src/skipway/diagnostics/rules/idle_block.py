@@ -53,11 +53,11 @@ model = Net()""",
 def idle_block(evidence: Evidence) -> Iterator[Finding]:
     """Fire for the blocks of a container that do not run while others of their class hold units."""
     called = {call.path for call in evidence.graph.calls}
-    idle = {parent: blocks for parent, blocks in _containers(evidence, called) if blocks[0]}
-    for links in further_runs(evidence, "idle-block") if idle else ():
+    suspects = list(_suspects(evidence, called))
+    for links in further_runs(evidence, "idle-block") if suspects else ():
         called |= {call.path for call in links.graph.calls}
-    chosen = choosing(evidence.found.links) if idle else set()
-    for parent, (unused, running) in idle.items():
+    chosen = choosing(evidence.found.links) if suspects else set()
+    for parent, unused, running in suspects:
         left = [path for path in unused if path not in called]
         around = parent.rpartition(".")[0]
         if not left or any(p == around or p.startswith(f"{parent}.") for p in chosen):
@@ -66,23 +66,29 @@ def idle_block(evidence: Evidence) -> Iterator[Finding]:
         some = ", ".join(left[:3]) + (" …" if len(left) > 3 else "")
         yield RULES["idle-block"].finding(
             left[0],
-            f"{len(left)} of {len(left) + len(running)} {kind} in {parent or 'the model'} never run: {some}",
-            {"idle": len(left), "running": len(running)},
+            f"{len(left)} of {len(left) + running} {kind} in {parent or 'the model'} never run: {some}",
+            {"idle": len(left), "running": running},
         )
 
 
-def _containers(evidence: Evidence, called: set[str]) -> Iterator[tuple[str, tuple[list[str], list[str]]]]:
-    """By the path of each container its blocks that were not called, and those of their class that hold units."""
+def _suspects(evidence: Evidence, called: set[str]) -> Iterator[tuple[str, list[str], int]]:
+    """Containers with blocks that were not called, train and are of a class that holds units.
+
+    Yields:
+        The container's path, those blocks, and how many others hold units.
+    """
     with_units = {evidence.graph.calls[call].path for scope in evidence.scopes for call in scope}
     for path, module in evidence.modules:
         if not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
         blocks = {f"{path}.{name}" if path else name: block for name, block in module.named_children()}
-        running = [inner for inner in blocks if inner in with_units]
+        running = with_units.intersection(blocks)
+        if not running or called.issuperset(blocks):
+            continue
         kinds = {type(blocks[inner]) for inner in running}
-        alike = [inner for inner, block in blocks.items() if type(block) in kinds]
-        unused = [inner for inner in alike if inner not in called and _trains(blocks[inner])]
-        yield path, (unused, running)
+        unused = [p for p, block in blocks.items() if p not in called and type(block) in kinds and _trains(block)]
+        if unused:
+            yield path, unused, len(running)
 
 
 def _trains(module: nn.Module) -> bool:

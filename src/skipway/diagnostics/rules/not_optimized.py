@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+from skipway.diagnostics.words import first_of
 from skipway.units.weights import alive_parameters
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def not_optimized(evidence: Evidence) -> Iterator[Finding]:
     given = [p for group in groups for p in group["params"]]
     held = set(map(id, given))
     alive = alive_parameters(evidence.found.links)
-    named = evidence.parameters
-    trained = {name: named[name] for name in named if name in alive and named[name].requires_grad}
+    trained = {name: parameter for name, parameter in evidence.trained.items() if name in alive}
     left_out = [name for name, p in trained.items() if id(p) not in held]
     if not left_out or _are_copies(given, list(trained.values())):
         return
@@ -57,7 +57,11 @@ def not_optimized(evidence: Evidence) -> Iterator[Finding]:
     yield RULES["not-optimized"].finding(
         first.rpartition(".")[0] or "<root>",
         f"the optimizer holds {what} {len(trained)} parameters that train"
-        + (f"; its own {len(given)} are others" if every else f": {_listed(left_out)} {_is_are(left_out)} in no group"),
+        + (
+            f"; its own {len(given)} are others"
+            if every
+            else f": {first_of(left_out)} {'is' if len(left_out) == 1 else 'are'} in no group"
+        ),
         {"left_out": len(left_out), "of": len(trained), "weights": sum(trained[n].numel() for n in left_out)},
         severity="error" if every else "warning",
     )
@@ -68,11 +72,3 @@ def _are_copies(given: list[nn.Parameter], trained: list[nn.Parameter]) -> bool:
     if {p.dtype for p in given} & {p.dtype for p in trained}:
         return False
     return Counter(p.numel() for p in given) >= Counter(p.numel() for p in trained)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _is_are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"

@@ -198,10 +198,12 @@ def _held(evidence: Evidence) -> dict[int, _Place]:
             if name in _OWN:
                 continue
             things = list(_things(value, _NESTED))
+            place = _described(path, name, value, things) if things else None
             for thing in things:
                 for tensor in thing.parameters() if isinstance(thing, nn.Module) else [thing]:
                     for leaf in [tensor] if tensor.is_leaf else _leaves([tensor]):
-                        found.setdefault(id(leaf), _described(path, name, value, things))
+                        if place is not None:
+                            found.setdefault(id(leaf), place)
     return found
 
 
