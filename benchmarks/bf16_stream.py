@@ -1,12 +1,17 @@
 """What a stream in bf16 costs in accuracy, by depth: one backward pass under bf16 autocast against float32.
 
-    python benchmarks/bf16_stream.py [--models NAME …] [--batch N] [--size P] [--seeds N] [--results FILE]
+    python benchmarks/bf16_stream.py [--models NAME …] [--reversible NAME …] [--batch N] [--size P] [--seeds N]
+        [--results FILE]
 
 For each net three passes with the same weights and images: float32; bf16 autocast as `skipway train` does it, where
 the stem's output, and so the whole stream of a convolutional net, is bf16; and bf16 autocast with the stream in
-float32, for twice the memory of the stream. Shown are the relative error of the logits, and the cosine between the
-gradients of each convolution's weights and those of float32, at the median over convolutions. bf16 is a matter of
-arithmetic here, not of speed: a processor without it computes the same slowly.
+float32 (`residual_in_fp32`), for twice the memory of the stream. Shown are the relative error of the logits, and the
+cosine between the gradients of each convolution's weights and those of float32, at the median over convolutions.
+
+For nets that compute their activations back (memory="reversible"), under bf16 autocast: how far the states before runs
+of units come back from where they were, and all gradients from those of memory="keep", both relative.
+
+bf16 is a matter of arithmetic here, not of speed: a processor without it computes the same slowly.
 """
 
 from __future__ import annotations
@@ -27,17 +32,7 @@ import skipway
 
 TITLE: Final = "A stream in bf16 against one in float32 (`benchmarks/bf16_stream.py`)"
 MODELS: Final = ("resnet20@preact", "resnet56@preact", "resnet110@preact", "resnet218@preact", "resnet434@preact")
-
-
-class InFloat32(nn.Module):
-    """The entry of a stream, and the stream from there on in float32: sums with bf16 branches stay so."""
-
-    def __init__(self, entry: nn.Module | None) -> None:
-        super().__init__()
-        self.entry = entry
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x if self.entry is None else self.entry(x)).float()
+REVERSIBLE: Final = ("resnet56@revnet", "resnet110@revnet", "resnet218@revnet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +68,7 @@ def measure(name: str, *, batch: int, size: int, seed: int) -> dict[str, float]:
     net = skipway.create_model(name, image_size=size).train()
     x, y = torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
     exact, bf16 = Pass.of(net, x, y, bf16=False), Pass.of(net, x, y, bf16=True)
-    net.stack.entry = InFloat32(net.stack.entry)
+    net.stack.set_residual_in_fp32()
     kept = Pass.of(net, x, y, bf16=True)
     return {
         "error": bf16.error(exact), "error, float32 stream": kept.error(exact),
@@ -81,10 +76,35 @@ def measure(name: str, *, batch: int, size: int, seed: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+def measure_back(name: str, *, batch: int, size: int, seed: int) -> dict[str, float]:
+    """Deviations of states and gradients of one reversible net, with both formats of the stream."""
+    found: dict[str, float] = {}
+    for wide in (False, True):
+        gradients = []
+        for memory in ("keep", "reversible"):
+            torch.manual_seed(seed)
+            net = skipway.create_model(name, image_size=size, memory=memory, residual_in_fp32=wide).train()
+            net.stack.drift.silent = True
+            x, y = torch.randn(batch, 3, size, size), torch.randint(0, 10, (batch,))
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = net(x)
+            F.cross_entropy(logits.float(), y).backward()
+            gradients.append(torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None]))
+        found[f"state, {wide}"] = net.stack.drift.largest
+        found[f"gradients, {wide}"] = float((gradients[1] - gradients[0]).norm() / gradients[0].norm())
+    return found
+
+
+def spread(values: list[float], digits: str) -> str:
+    """Median (least – most)."""
+    return f"{statistics.median(values):{digits}} ({min(values):{digits}} – {max(values):{digits}})"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(MODELS))
+    parser.add_argument("--reversible", nargs="*", default=list(REVERSIBLE))
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--size", type=int, default=16, help="pixels")
     parser.add_argument("--seeds", type=int, default=3)
@@ -99,11 +119,20 @@ def main(argv: list[str] | None = None) -> int:
     ]
     for name in options.models:
         found = [measure(name, batch=options.batch, size=options.size, seed=seed) for seed in range(options.seeds)]
-        cells = []
-        for key in ("error", "error, float32 stream", "cosine", "cosine, float32 stream"):
-            values = [one[key] for one in found]
-            cells.append(f"{statistics.median(values):.3f} ({min(values):.3f} – {max(values):.3f})")
+        keys = ("error", "error, float32 stream", "cosine", "cosine, float32 stream")
+        cells = [spread([one[key] for one in found], ".3f") for key in keys]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    if options.reversible:
+        lines += [
+            "",
+            "| reversible | states off, bf16 stream | float32 stream | gradients off, bf16 stream | float32 stream |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+    for name in options.reversible:
+        back = [measure_back(name, batch=options.batch, size=options.size, seed=seed) for seed in range(options.seeds)]
+        keys = ("state, False", "state, True", "gradients, False", "gradients, True")
+        lines.append(f"| {name} | {' | '.join(spread([one[key] for one in back], '.2g') for key in keys)} |")
         print(lines[-1], file=sys.stderr, flush=True)
     tell(lines, TITLE, options.results)
     return 0

@@ -265,6 +265,8 @@ class RunSpec(Record):
             ``"checkpoint"``: run several units at a time again, ``"reversible"``: compute inputs back from outputs,
             with designs that have an inverse, or ``"auto"``: the fastest that fits into the device's free memory; of
             our own models.
+        residual_in_fp32: under autocast, keep the stream of our own models in float32 while branches run in 16 bits;
+            None: with designs that are reversible.
         compile: ``"none"``, ``"units"``: one graph for each kind of unit of our own models, or the whole ``"model"``.
         accelerator: Fabric's.
         devices: number of devices, or of processes on the CPU.
@@ -285,6 +287,7 @@ class RunSpec(Record):
     precision: str = "auto"
     channels_last: bool | None = None
     memory: Memory = "keep"
+    residual_in_fp32: bool | None = field(default=None, metadata={"later": True})
     compile: Compile = "none"
     accelerator: str = "auto"
     devices: int = 1
@@ -306,10 +309,23 @@ class RunSpec(Record):
         _at_least("test_every", self.test_every, 0)
         _one_of("memory", self.memory, (*MEMORY_MODES, "auto"))
         _one_of("compile", self.compile, COMPILE_MODES)
+        if self.residual_in_fp32 and self.precision.endswith("16-true"):
+            raise SkipwayError(
+                f"residual_in_fp32 with precision {self.precision}, whose weights read no float32 stream",
+                "16 bits by autocast",
+                f"precision {self.precision.replace('true', 'mixed')}",
+            )
         if self.threads is not None:
             _at_least("threads", self.threads, 1, MOST_THREADS)
 
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that stand for the whole spec."""
-        text = json.dumps(self.to_dict(), sort_keys=True)
+        """Sixteen hexadecimal digits that stand for the whole spec.
+
+        A field that came later counts where it is asked for, so that folders from before keep their names.
+        """
+        values = self.to_dict()
+        for one in fields(self):
+            if one.metadata.get("later") and values[one.name] == one.default:
+                del values[one.name]
+        text = json.dumps(values, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]

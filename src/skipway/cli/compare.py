@@ -48,6 +48,7 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
     precision: o.Precision = "auto",
     channels_last: o.ChannelsLast = None,
     memory: o.Memory = "keep",
+    residual_in_fp32: o.ResidualInFp32 = None,
     compile_: o.Compile = "none",
     accelerator: o.Accelerator = "auto",
     threads: o.Threads = None,
@@ -83,6 +84,7 @@ def compare_command(  # noqa: PLR0913, PLR0917  # one parameter for each option 
         data=data, root=root, image_size=image_size, train_size=train_size, test_size=test_size, augment=augment,
         normalize=normalize, context=context, download=download, recipe=recipe, steps=steps, batch=batch, lr=lr,
         weight_decay=weight_decay, precision=precision, channels_last=channels_last, memory=memory,
+        residual_in_fp32=residual_in_fp32,
         compile=compile_, accelerator=accelerator, devices=1, strategy="auto", threads=threads,
         checkpoint_every=checkpoint_every, log_every=log_every, test_every=test_every or 0, inspect=inspect,
     )  # fmt: skip

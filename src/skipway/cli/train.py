@@ -42,6 +42,7 @@ def train_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
     precision: o.Precision = "auto",
     channels_last: o.ChannelsLast = None,
     memory: o.Memory = "keep",
+    residual_in_fp32: o.ResidualInFp32 = None,
     compile_: o.Compile = "none",
     accelerator: o.Accelerator = "auto",
     devices: o.Devices = 1,
@@ -69,6 +70,7 @@ def train_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
         data=data, root=root, image_size=image_size, train_size=train_size, test_size=test_size, augment=augment,
         normalize=normalize, context=context, download=download, recipe=recipe, steps=steps, batch=batch, lr=lr,
         weight_decay=weight_decay, precision=precision, channels_last=channels_last, memory=memory,
+        residual_in_fp32=residual_in_fp32,
         compile=compile_, accelerator=accelerator, devices=devices, strategy=strategy, threads=threads,
         checkpoint_every=checkpoint_every, log_every=log_every, test_every=test_every, inspect=inspect,
     )  # fmt: skip

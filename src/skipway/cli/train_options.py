@@ -78,6 +78,13 @@ Memory = Annotated[
         autocompletion=complete_from(MEMORY),
     ),
 ]
+ResidualInFp32 = Annotated[
+    bool | None,
+    typer.Option(
+        "--residual-in-fp32/--no-residual-in-fp32",
+        help="Under autocast, keep the stream in float32, with branches in 16 bits. Default: for reversible designs.",
+    ),
+]
 Compile = Annotated[
     str,
     typer.Option(
@@ -124,6 +131,7 @@ class TrainOptions:
     precision: str
     channels_last: bool | None
     memory: str
+    residual_in_fp32: bool | None
     compile: str
     accelerator: str
     devices: int
@@ -168,7 +176,8 @@ class TrainOptions:
                 model=model, data=data, recipe=recipe, seed=seed, precision=self.precision,
                 channels_last=self.channels_last, accelerator=self.accelerator, devices=self.devices,
                 strategy=self.strategy, threads=self.threads, checkpoint_every=self.checkpoint_every,
-                log_every=self.log_every, test_every=self.test_every, inspect=self.inspect, **modes,
+                log_every=self.log_every, test_every=self.test_every, inspect=self.inspect,
+                residual_in_fp32=self.residual_in_fp32, **modes,
             )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ def create_model(
     image_size: int | None = ...,
     width: int | None = ...,
     memory: Memory = ...,
+    residual_in_fp32: bool | None = ...,
     features_only: Literal[False] = ...,
     out_indices: tuple[int, ...] | None = ...,
 ) -> Net: ...
@@ -64,6 +65,7 @@ def create_model(
     image_size: int | None = ...,
     width: int | None = ...,
     memory: Memory = ...,
+    residual_in_fp32: bool | None = ...,
     features_only: Literal[True],
     out_indices: tuple[int, ...] | None = ...,
 ) -> FeatureNet: ...
@@ -76,6 +78,7 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
     image_size: int | None = None,
     width: int | None = None,
     memory: Memory = "keep",
+    residual_in_fp32: bool | None = None,
     features_only: bool = False,
     out_indices: tuple[int, ...] | None = None,
 ) -> Net | FeatureNet:
@@ -95,6 +98,8 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
             ``"checkpoint"``: run several units at a time again; ``"reversible"``: compute inputs back from outputs,
             with designs that have an inverse; ``"auto"``: the fastest of these that fits into the free memory of the
             device, chosen at the first training batch.
+        residual_in_fp32: under autocast, keep the stream in float32 while the branches run in 16 bits; None: with
+            designs that are reversible.
         features_only: return a module whose output is the list of the streams behind each stage.
         out_indices: with `features_only`, which stages.
 
@@ -124,6 +129,7 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
         raise SkipwayError("out_indices without features_only", "features_only=True")
     model = build(net, design, name=name.strip(), num_classes=num_classes)
     model.set_memory(memory)
+    model.stack.set_residual_in_fp32(residual_in_fp32)
     if features_only:
         return FeatureNet(model, reduction=net.reduction, out_indices=out_indices)
     return model

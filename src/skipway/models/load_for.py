@@ -12,19 +12,18 @@ from skipway.models._load_tv import load_tv
 from skipway.models.create import build, parse_name
 from skipway.models.load import load_model
 from skipway.models.net import Net
-from skipway.spec import Memory
+from skipway.spec import RunSpec
 
-__all__ = ["load_for"]
+__all__ = ["load_for", "load_for_run"]
 
 
-def load_for(name: str, *, num_classes: int, input_shape: tuple[int, ...], memory: Memory = "keep") -> nn.Module:
+def load_for(name: str, *, num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
     """The model called `name`, freshly initialised, for samples of one shape.
 
     Args:
         name: as `load_model` reads it.
         num_classes: K; the head of our own, torchvision's and timm's models is built for it, a factory's is as it is.
         input_shape: of a sample: (C,H,W), or (T,) token ids.
-        memory: of our own models.
 
     Raises:
         UnknownNameError: nothing of that name.
@@ -38,8 +37,34 @@ def load_for(name: str, *, num_classes: int, input_shape: tuple[int, ...], memor
         return load_timm(rest, 2, num_classes, input_shape[0] if len(input_shape) == 3 else None).model
     if colon or name.endswith(".py"):
         return load_model(name).model
-    model = _own(name, num_classes, input_shape)
-    model.set_memory(memory)
+    return _own(name, num_classes, input_shape)
+
+
+def load_for_run(spec: RunSpec, *, num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """The model of a run, freshly initialised, set as the spec says.
+
+    Args:
+        spec: of which model, memory and format of the stream count.
+        num_classes: as for `load_for`.
+        input_shape: as for `load_for`.
+
+    Raises:
+        UnknownNameError: nothing of that name.
+        SkipwayError: as for `load_for`; what only our own models have is asked of another.
+        ModelRunError: the model's own code fails.
+    """
+    model = load_for(spec.model, num_classes=num_classes, input_shape=input_shape)
+    if spec.memory == "keep" and spec.residual_in_fp32 is None:
+        return model  # as a factory may have set it
+    if not isinstance(model, Net):
+        asked = f"memory={spec.memory!r}" if spec.memory != "keep" else "residual_in_fp32"
+        raise SkipwayError(
+            f"{asked} with {spec.model}, whose units are its own", "one of our own models", "skipway list models"
+        )
+    if spec.memory != "keep":
+        model.set_memory(spec.memory)
+    if spec.residual_in_fp32 is not None:
+        model.stack.set_residual_in_fp32(spec.residual_in_fp32)
     return model
 
 

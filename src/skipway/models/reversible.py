@@ -116,7 +116,7 @@ class Drift:
         if not size < math.inf:
             return  # the forward pass itself has left the numbers
         deviation = math.inf if math.isnan(deviation) else deviation  # not a number
-        advice = 'set_memory("checkpoint"), or float32 instead of bfloat16'
+        advice = 'set_memory("checkpoint"), or a float32 stream: residual_in_fp32=True under autocast'
         if deviation > _NOISE and not self.silent:
             raise SkipwayError(
                 f'memory="reversible": the state before a run of units comes back {deviation:.2g} off (relative), so '

@@ -19,6 +19,7 @@ from skipway.errors import SkipwayError, UnknownNameError
 from skipway.models.checkpointed import best_segment, checkpointed, planned_sizes
 from skipway.models.compiled import compile_units
 from skipway.models.reversible import Drift, check_reversible, is_reversible, reversed_through, reversible_runs
+from skipway.models.stream_format import in_fp32
 from skipway.models.unit import PlannedUnit, own_site
 from skipway.spec import MEMORY_MODES, Memory
 
@@ -43,6 +44,7 @@ class PlannedStack(nn.Module):
         self.entry = design.entry(plans)
         self.units = nn.ModuleList(PlannedUnit(design, plan) for plan in plans)
         self.exit = design.exit(plans)
+        self.set_residual_in_fp32(None)
         self.progress: Tensor | None
         if design.uses_progress:
             # Set by the training loop; a tensor, since a number would recompile at each step.
@@ -84,6 +86,20 @@ class PlannedStack(nn.Module):
         for module in self.modules():
             if isinstance(module, Rebuilding):
                 module.rebuild = mode == "recompute"
+
+    def set_residual_in_fp32(self, enable: bool | None = True) -> None:
+        """Under autocast, keep the stream in float32 while branches run in 16 bits: x' = x + F(x), rounded once less.
+
+        A convolutional stem gives 16 bits, and so is every sum behind it; here they are float32, for twice the memory
+        of the stream. Streams of tokens are float32 under autocast anyway, as embeddings and layer norms are. What
+        weights on a shortcut write has 16 bits all the same. Without autocast nothing changes.
+
+        Args:
+            enable: False: as autocast has it; None: with designs that are reversible, whose states would not come back.
+        """
+        self.residual_in_fp32 = self.design.reversible if enable is None else enable
+        for unit in self.built_units():
+            unit.residual_in_fp32 = self.residual_in_fp32
 
     def compile_units(
         self, *, backend: Any = "inductor", mode: str | None = None, dynamic: bool | None = None, fullgraph: bool = True
@@ -128,6 +144,8 @@ class PlannedStack(nn.Module):
         """
         features: list[Tensor] = []
         state = x if self.entry is None else self.entry(x)
+        if self.residual_in_fp32:
+            state = in_fp32(state)
         if (ends := self._ends(taps)) is not None:
             built = self.built_units()
             for start, stop in ends:

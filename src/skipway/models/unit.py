@@ -15,6 +15,7 @@ from skipway.blocks.rebuild import transformed
 from skipway.designs import Design, Join, Site, State, UnitPlan, design_from
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.form import UnitForm
+from skipway.models.stream_format import in_fp32
 
 __all__ = ["PlannedUnit", "Unit", "own_site"]
 
@@ -28,11 +29,13 @@ class PlannedUnit(nn.Module):
 
     Attributes:
         compiled: stands in for `through`; copies are without it.
+        residual_in_fp32: whether the state behind the unit is float32 where autocast makes it narrower.
     """
 
     def __init__(self, design: Design, plan: UnitPlan) -> None:
         super().__init__()
         self.compiled: Callable[[PlannedUnit, State, Tensor | None], State] | None = None
+        self.residual_in_fp32 = False
         self.plan, self.design = plan, design
         self.transition = design.transition(plan)
         self.branches = nn.ModuleList(branch.build() for branch in plan.branches)
@@ -60,7 +63,8 @@ class PlannedUnit(nn.Module):
             state = self.transition(state)
         inputs, carry = self.join.read(state, t)
         outputs = tuple(branch(*ports) for branch, ports in zip(self.branches, inputs, strict=True))
-        return self.join.write(carry, outputs, t)
+        behind = self.join.write(carry, outputs, t)
+        return in_fp32(behind) if self.residual_in_fp32 else behind
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "compiled": None}  # type: ignore[no-untyped-call]  # of PyTorch

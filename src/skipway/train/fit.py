@@ -12,7 +12,7 @@ import torch
 from skipway.data import open_data
 from skipway.errors import MissingPackageError, SkipwayError
 from skipway.models.compiled import compile_model
-from skipway.models.load_for import load_for
+from skipway.models.load_for import load_for_run
 from skipway.models.memory import MemoryModes
 from skipway.report.files import write_json
 from skipway.report.numbers import counted
@@ -254,9 +254,7 @@ class _Session:
         # Not by their truth: a module may have a length, which a compiled one cannot tell.
         net = self._module
         if net is None:
-            net = load_for(
-                spec.model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=spec.memory
-            )
+            net = load_for_run(spec, num_classes=data.info.num_classes, input_shape=data.info.input_shape)
         check_real(net)
         net.to(fabric.device)
         check_trainable(net, data, spec.recipe.batch_size, rank=fabric.global_rank, world_size=fabric.world_size)

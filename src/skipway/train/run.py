@@ -76,7 +76,7 @@ class Run:
         """
         from safetensors.torch import load_file
 
-        from skipway.models.load_for import load_for
+        from skipway.models.load_for import load_for_run
 
         if not self.folder.weights_path.exists():
             raise SkipwayError(
@@ -92,12 +92,7 @@ class Run:
                     "load_run(DIR).model(MyNet())",
                 )
             facts = self.environment["data"]
-            module = load_for(
-                self.spec.model,
-                num_classes=facts["num_classes"],
-                input_shape=tuple(facts["input_shape"]),
-                memory=self.spec.memory,
-            )
+            module = load_for_run(self.spec, num_classes=facts["num_classes"], input_shape=tuple(facts["input_shape"]))
         try:
             module.load_state_dict(load_file(self.folder.weights_path))
         except RuntimeError as error:

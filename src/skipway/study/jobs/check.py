@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from skipway.data import open_data
 from skipway.errors import ModelRunError, SkipwayError
-from skipway.models.load_for import load_for
+from skipway.models.load_for import load_for_run
 from skipway.train.check import check_trainable
 
 if TYPE_CHECKING:
@@ -35,9 +36,8 @@ def check_runs(settings: RunSpec, models: Sequence[str]) -> None:
     next(data.train(batch_size=settings.recipe.batch_size, seed=0))  # its files can be read
     for model in models:
         with _named(model), torch.random.fork_rng():
-            net = load_for(
-                model, num_classes=data.info.num_classes, input_shape=data.info.input_shape, memory=settings.memory
-            )
+            spec = replace(settings, model=model)
+            net = load_for_run(spec, num_classes=data.info.num_classes, input_shape=data.info.input_shape)
             check_trainable(net, data, settings.recipe.batch_size)
 
 

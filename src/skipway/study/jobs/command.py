@@ -41,6 +41,8 @@ def _command(plan: ComparisonPlan, seeds: list[int]) -> str:
         words += [f"--{name.replace('_', '-')}", str(value)]
     if settings.channels_last is not None:
         words.append("--channels-last" if settings.channels_last else "--channels-first")
+    if settings.residual_in_fp32 is not None:
+        words.append("--residual-in-fp32" if settings.residual_in_fp32 else "--no-residual-in-fp32")
     return shlex.join([*words, *["--download"] * settings.data.download, *["--no-inspect"] * (not settings.inspect)])
 
 
@@ -64,7 +66,7 @@ def _data_options(data: DataSpec) -> Iterator[tuple[str, object]]:
 
 def _run_options(settings: RunSpec) -> Iterator[tuple[str, object]]:
     default = RunSpec(model="")
-    for name in ("precision", "memory", "accelerator", "threads", "checkpoint_every", "log_every"):
+    for name in ("precision", "memory", "compile", "accelerator", "threads", "checkpoint_every", "log_every"):
         if getattr(settings, name) != getattr(default, name):
             yield name, getattr(settings, name)
     # Not typed, it is a tenth of the steps, not the 0 of a single run.

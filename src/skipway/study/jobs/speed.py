@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from skipway.data import open_data
-from skipway.models.load_for import load_for
+from skipway.models.load_for import load_for_run
 from skipway.study.jobs.machine import cores
 from skipway.train.check import check_trainable
 from skipway.train.evaluate import cross_entropy
@@ -95,7 +95,7 @@ class Bench:
         self.data = open_data(spec.data, device=device) if opened is None else opened(spec.data, device)
         torch.manual_seed(spec.seed)
         info = self.data.info
-        self.net = load_for(spec.model, num_classes=info.num_classes, input_shape=info.input_shape, memory=spec.memory)
+        self.net = load_for_run(spec, num_classes=info.num_classes, input_shape=info.input_shape)
         self.net.to(device)
         check_trainable(self.net, self.data, spec.recipe.batch_size)
         self._channels_last = resolve_layout(spec.channels_last, self.net)
