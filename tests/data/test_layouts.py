@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from skipway.data import Dataset
 
-PARQUET = ParquetLayout(image="img", label="label", num_classes=10, classes=tuple("abcdefghij"))
+PARQUET = ParquetLayout(name="cifar10", image="img", label="label", num_classes=10, classes=tuple("abcdefghij"))
 
 
 def pixels_of(data: Dataset) -> np.ndarray:

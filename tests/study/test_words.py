@@ -188,7 +188,8 @@ def test_the_command_says_what_differs_from_the_defaults() -> None:
     plan = ComparisonPlan(models=("plain56", "resnet20@exclusive_gate(bias=-6)"), seeds=(2, 3), settings=settings)
     assert command_of(plan) == (
         "skipway compare plain56 'resnet20@exclusive_gate(bias=-6)' --data cifar10 --recipe quick --steps 600 "
-        "--batch 128 --seeds 2 --base-seed 2 --lr 0.1 --image-size 16 --compile units --threads 1 --test-every 60 --residual-in-fp32"
+        "--batch 128 --seeds 2 --base-seed 2 --lr 0.1 --image-size 16 --compile units --threads 1 "
+        "--test-every 60 --residual-in-fp32"
     )
     # Seeds were added that leave a gap; 0 tests along the way are no default of compare.
     settings = RunSpec(model="", recipe=replace(recipe, steps=10), channels_last=False)

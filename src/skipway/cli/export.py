@@ -77,6 +77,8 @@ def _model(name: str, image_size: int | None, weights: Path | None) -> Net:
         run = load_run(folder)
         net, label = run.model(), run.spec.model
     elif ":" in name or name.endswith(".py"):
+        if image_size is not None:
+            raise UsageProblemError(f"--image-size {image_size} for {name}", "the size that its own code gives it")
         net, label = load_model(name).model, name
     else:
         net, label = create_model(name, image_size=image_size), name

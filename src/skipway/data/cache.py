@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from skipway.data.files import readable
 from skipway.data.images import Images, ImageSplits
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_folder", "cached"]
 
-_VERSION: Final = 2  # of what is written; raise it when decoding changes
+_VERSION: Final = 3  # of what is written; raise it when decoding changes
 _TENSORS: Final = ("train_pixels", "train_labels", "test_pixels", "test_labels")
 
 
@@ -51,8 +52,11 @@ def cached(files: Iterable[Path], options: str, build: Callable[[], ImageSplits]
 def _key(files: Iterable[Path], options: str) -> str:
     digest = hashlib.sha256(f"{_VERSION} {options}".encode())
     for file in sorted(files):
-        stat = file.stat()
-        digest.update(f"\n{file.resolve()}\t{stat.st_size}\t{stat.st_mtime_ns}".encode())
+        with readable(file):
+            stat = file.stat()
+        # The name as it was given says the class of a link to elsewhere; where it leads to says which file that is.
+        digest.update(b"\n" + os.fsencode(file.absolute()) + b"\t" + os.fsencode(file.resolve()))
+        digest.update(f"\t{stat.st_size}\t{stat.st_mtime_ns}".encode())
     return digest.hexdigest()[:32]
 
 

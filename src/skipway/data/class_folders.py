@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClassFolders", "Labelled", "class_folders", "split_folders"]
 
-_TEST_NAMES: Final = ("test", "val")
+_TEST_NAMES: Final = ("test", "val", "validation", "valid")
 _HELD_OUT: Final = 5  # a fifth, where the folder has no split of its own
 _LAYOUT: Final = "train/CLASS/*.png and test/CLASS/*.png (or val), or CLASS/*.png; .jpg and others likewise"
 
@@ -43,23 +43,35 @@ class ClassFolders:
     note: str
 
 
-def split_folders(root: Path) -> tuple[Path, Path] | None:
-    """The folders ``train`` and ``test`` (or ``val``) of `root`, if it has both."""
+def split_folders(root: Path, tests: Sequence[str] = _TEST_NAMES) -> tuple[Path, Path] | None:
+    """The folders ``train`` and ``test`` (or ``val`` …) of `root`, if it has both.
+
+    Args:
+        root: where they are looked for.
+        tests: names of the second, in order of preference; the first that has classes of ``train`` is taken, since the
+            images of some test sets have no labels.
+    """
     train = root / "train"
-    tests = [root / name for name in _TEST_NAMES if (root / name).is_dir()]
-    return (train, tests[0]) if train.is_dir() and tests else None
+    classes = _below(train)
+    found = [root / name for name in tests if (root / name).is_dir()]
+    labelled = [folder for folder in found if _below(folder) & classes]
+    return (train, (labelled or found)[0]) if classes and found else None
 
 
-def class_folders(root: Path) -> ClassFolders:
+def class_folders(root: Path, tests: Sequence[str] = _TEST_NAMES) -> ClassFolders:
     """Read a folder of class folders, with or without a split.
 
     Without one, a fifth of every class is for testing, drawn once with a fixed seed.
+
+    Args:
+        root: the folder.
+        tests: as for `split_folders`.
 
     Raises:
         SkipwayError: there are no class folders, one holds no image, or the splits differ in their classes.
     """
     with readable(root):
-        split = split_folders(root)
+        split = split_folders(root, tests)
         if split is not None:
             train, test = split
             classes = _classes(train)
@@ -73,15 +85,38 @@ def class_folders(root: Path) -> ClassFolders:
                 classes=classes,
                 note=f"class folders in {train.name}/ and {test.name}/",
             )
-        base = root / "train" if (root / "train").is_dir() else root
+        base = root / "train" if _below(root / "train") else root
         classes = _classes(base)
+        _check_no_splits(base, classes)
         train_files, test_files = _draw(_files(base, classes, classes), len(classes))
         note = "class folders, a fifth of each kept for testing, drawn once"
         return ClassFolders(root=root, train=train_files, test=test_files, classes=classes, note=note)
 
 
+def _below(folder: Path) -> set[str]:
+    """Names of the folders in a folder; none where there is no such folder."""
+    if not folder.is_dir():
+        return set()
+    return {p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")}
+
+
+def _check_no_splits(folder: Path, classes: Sequence[str]) -> None:
+    """Raise where what looks like classes are splits under names that are not known: each holds the same folders.
+
+    Raises:
+        SkipwayError: it is so.
+    """
+    inner = [_below(folder / name) for name in classes]
+    if len(classes) > 1 and len(inner[0]) > 1 and all(names == inner[0] for names in inner):
+        raise SkipwayError(
+            f"the folders {', '.join(classes)} in {folder} each hold the folders {', '.join(sorted(inner[0]))}",
+            _LAYOUT,
+            "rename the splits to train and test",
+        )
+
+
 def _classes(folder: Path) -> tuple[str, ...]:
-    found = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    found = sorted(_below(folder))
     if not found:
         raise SkipwayError(f"{folder} holds no class folders", _LAYOUT)
     return tuple(found)

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Mode", "as_array", "decode_all", "decode_bytes", "reported"]
+__all__ = ["GREY", "Mode", "as_array", "decode_all", "decode_bytes", "in_mode", "reported"]
 
 Mode = Literal["RGB", "L"]
+GREY: Final = frozenset({"1", "L", "I;16", "I;16L", "I;16B", "I;16N"})  # Pillow's modes of one channel
 _CHUNK: Final = 256  # images a task
 
 
@@ -42,10 +43,31 @@ def reported(where: str) -> Iterator[None]:
             yield
     except SkipwayError:
         raise
+    except _PixelsError as error:
+        raise SkipwayError(f"{where}: {error}", "8 or 16 bits a channel", "write it anew in one of these") from error
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise SkipwayError(
-            f"{where}: the image cannot be decoded ({error})", "a whole image", "fetch the file again, or remove it"
-        ) from error
+            f"{where}: the image cannot be decoded ({error})", "a whole image",
+            "fetch the file again; a new run may also go without it",
+        ) from error  # fmt: skip
+
+
+class _PixelsError(ValueError):
+    """An image whose numbers have no known range."""
+
+
+def in_mode(image: Image.Image, mode: Mode) -> Image.Image:
+    """An opened image with 8 bits a channel, in colour or grey; 16 bits become 8 by rounding.
+
+    Raises:
+        ValueError: pixels are 32-bit integers or floats, whose range is anybody's (inside `reported`, in words).
+    """
+    if image.mode in ("I", "F"):
+        kind = "integers" if image.mode == "I" else "floats"
+        raise _PixelsError(f"pixels are 32-bit {kind}, whose range is not known")
+    if image.mode.startswith("I;16"):  # Pillow itself clips these to 255
+        image = Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    return image.convert(mode)
 
 
 def decode_bytes(encoded: bytes, mode: Mode) -> np.ndarray:
@@ -56,7 +78,7 @@ def decode_bytes(encoded: bytes, mode: Mode) -> np.ndarray:
 
 def as_array(image: Image.Image, mode: Mode) -> np.ndarray:
     """An opened image as (H, W, C) uint8."""
-    array = np.array(image.convert(mode))
+    array = np.array(in_mode(image, mode))
     return array[:, :, None] if mode == "L" else array
 
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from skipway.data.cache import cached
-from skipway.data.decode import Mode, as_array, decode_all, reported
+from skipway.data.decode import GREY, Mode, as_array, decode_all, reported
 from skipway.data.image_files import ImageFiles
 from skipway.data.image_store import Augment, stored_bytes
 from skipway.data.image_tensors import open_images
@@ -64,7 +64,7 @@ def _probe(folders: ClassFolders) -> tuple[tuple[int, int], Mode]:
         with reported(path), Image.open(path) as image:
             sizes.append((image.height, image.width))
             modes.add(image.mode)
-    return sizes[0], "L" if modes <= {"L", "1"} else "RGB"
+    return sizes[0], "L" if modes <= GREY else "RGB"
 
 
 def _decode(folders: ClassFolders, side: int | None, mode: Mode) -> ImageSplits:

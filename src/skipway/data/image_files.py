@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from skipway.data.dataset import Dataset, Share
-from skipway.data.decode import Mode, as_array, reported
+from skipway.data.decode import Mode, as_array, in_mode, reported
 from skipway.data.info import DataInfo
 from skipway.data.order import Order, generator
 from skipway.data.statistics import statistics
@@ -99,13 +99,15 @@ class ImageFiles(Dataset):
         return shift, scale
 
     def _fingerprint(self, root: Path) -> str:
-        """Of the files' places, sizes and labels, not of their content, which may take hours to read."""
+        """Of the files' places and labels, and of mean and deviation; reading all content may take hours.
+
+        Not of their sizes: a damaged file that stopped a run may be replaced, and the run goes on.
+        """
         digest = hashlib.sha256(f"{self._augment} {self._side} {self._mode}".encode())
         for number in (self._shift, self._scale):
             digest.update(number.cpu().contiguous().numpy().data)
         for path, label in (*self._files, *self._test_files):
-            where = Path(path)
-            digest.update(f"\n{where.relative_to(root).as_posix()}\t{where.stat().st_size}\t{label}".encode())
+            digest.update(b"\n" + os.fsencode(Path(path).relative_to(root).as_posix()) + f"\t{label}".encode())
         return digest.hexdigest()[:32]
 
     def _train(self, *, share: Share, seed: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -194,7 +196,7 @@ class _Files(TorchDataset[_Batch]):
         path = self.files[key[0]][0]
         torch.default_generator.set_state(generator("augment", self.seed, key[1], key[0]).get_state())
         with reported(path), Image.open(path) as image:
-            return torch.from_numpy(as_array(self.transform(image.convert(self.mode)), self.mode))
+            return torch.from_numpy(as_array(self.transform(in_mode(image, self.mode)), self.mode))
 
 
 def _as_it_is(batch: Any) -> Any:  # what `__getitems__` returns is a batch already

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ParquetLayout"]
 
+_BELOW: Final = ("data", "plain_text", "default")  # names of a set's only configuration on the hub
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetLayout:
-    """Files ``train-*.parquet`` and ``test-*.parquet`` in one folder, or in one folder below it.
+    """Files ``train-*.parquet`` and ``test-*.parquet`` in one folder, or in one below it that the hub calls so.
+
+    Other folders below it may hold other sets with the same columns.
 
     Args:
+        name: of the set, and of the folder of its files.
         image: column of the images.
         label: column of the labels.
         num_classes: labels are in [0, num_classes).
@@ -39,6 +44,7 @@ class ParquetLayout:
         mode: ``"RGB"``, or ``"L"`` for grey.
     """
 
+    name: str
     image: str
     label: str
     num_classes: int
@@ -52,7 +58,7 @@ class ParquetLayout:
 
     def find(self, folder: Path) -> dict[str, list[Path]] | None:
         """The files by split, if they are there."""
-        for place in (folder, *sorted(p for p in folder.iterdir() if p.is_dir())):
+        for place in (folder, *(folder / below for below in (self.name, *_BELOW))):
             found = {split: sorted(place.glob(f"{split}-*.parquet")) for split in ("train", "test")}
             if all(found.values()):
                 return found

@@ -39,12 +39,16 @@ class Position:
         seconds: of training so far, over all its stretches.
         metrics_bytes: length of the metrics file at that moment.
         pending: losses of the steps that have no line of metrics yet.
+        recent: losses of the last steps, as many as the training loss of a run is the mean over.
+        untested: whether a test is due behind this step.
     """
 
     step: int = 0
     seconds: float = 0.0
     metrics_bytes: int = 0
     pending: tuple[float, ...] = field(default=())
+    recent: tuple[float, ...] = field(default=())
+    untested: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,14 +136,16 @@ def load_checkpoint(path: Path) -> Snapshot:
             index, _, name = rest.partition("/")
             state.setdefault(_owner(index), {})[name] = value
     groups = [{k: tuple(v) if k == "betas" else v for k, v in group.items()} for group in read["groups"]]
-    position = json.loads(header["position"])
+    position: dict[str, Any] = {}
+    for name, value in json.loads(header["position"]).items():
+        position[name] = tuple(value) if isinstance(value, list) else value
     return Snapshot(
         model=_under(tensors, "model/"),
         optimizer={"state": state, "param_groups": groups},
         random=_under(tensors, "random/"),
         precision=json.loads(header.get("precision", "{}")),
         shards=tuple(json.loads(header.get("shards", "[]"))),
-        position=Position(**{**position, "pending": tuple(position["pending"])}),
+        position=Position(**position),
     )
 
 

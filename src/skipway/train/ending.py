@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.nonfinite import first_non_finite, non_finite_leaf
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from skipway.train.folder import RunFolder
     from skipway.train.loop import DivergedError, Training
 
-__all__ = ["LAST_STEPS", "diverged", "finished"]
-
-# The training loss of a run is the mean over this many of its last steps.
-LAST_STEPS: Final = 50
+__all__ = ["diverged", "finished"]
 
 
 def finished(training: Training, folder: RunFolder) -> dict[str, Any]:
@@ -66,14 +63,13 @@ def _largest_stream(net: nn.Module, x: Any) -> tuple[str, str]:
 def _ended(training: Training, folder: RunFolder, facts: dict[str, Any]) -> dict[str, Any]:
     spec, lines = training.spec, folder.read_metrics()
     losses = [line for line in lines if "loss" in line]
-    kept = [float(line["loss"]) for line in losses[-math.ceil(LAST_STEPS / spec.log_every) :]]
     tested: dict[str, Any] = next((line for line in reversed(lines) if "test_error" in line), {})
     seconds, done = (losses[-1]["seconds"], losses[-1]["step"]) if losses else (0.0, 0)
     result = {
         **facts,
         "model": spec.model,
         "seed": spec.seed,
-        "train_loss": sum(kept) / len(kept) if kept else None,
+        "train_loss": math.fsum(training.recent) / len(training.recent) if training.recent else None,
         "test_loss": tested.get("test_loss"),
         "test_error": tested.get("test_error"),
         "seconds": seconds,

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from skipway.errors import ModelRunError, SkipwayError
+from skipway.train.modes import evaluated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,26 +71,24 @@ def cross_entropy(output: Any, target: Tensor, label_smoothing: float = 0.0) -> 
 
 @torch.no_grad()
 def score(fabric: Fabric, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Score:
-    """Loss and error of a model over a test set, in eval mode; the mode is put back.
+    """Loss and error of a model over a test set, in eval mode; the modes of all its modules are put back.
 
     Args:
         fabric: for precision and devices; each rank brings its own part of the set.
         model: as `Fabric.setup_module` returned it.
         batches: inputs and targets.
     """
-    was_training = model.training
-    model.eval()
     # Apple's GPUs have no float64.
     dtype = torch.float32 if fabric.device.type == "mps" else torch.float64
     totals = torch.zeros(3, dtype=dtype, device=fabric.device)
-    for x, y in batches:
-        logits = logits_of(model(x)).flatten(0, -2).float()
-        target = y.flatten()
-        loss = F.cross_entropy(logits, target, reduction="sum")
-        totals += torch.stack(
-            [loss.to(dtype), (logits.argmax(1) != target).sum().to(dtype), totals.new_tensor(len(target))]
-        )
-    model.train(was_training)
+    with evaluated(model):
+        for x, y in batches:
+            logits = logits_of(model(x)).flatten(0, -2).float()
+            target = y.flatten()
+            loss = F.cross_entropy(logits, target, reduction="sum")
+            totals += torch.stack(
+                [loss.to(dtype), (logits.argmax(1) != target).sum().to(dtype), totals.new_tensor(len(target))]
+            )
     summed = fabric.all_reduce(totals, reduce_op="sum")
     assert isinstance(summed, Tensor)
     loss_sum, wrong, count = summed.tolist()
@@ -109,10 +108,8 @@ def check_output(model: nn.Module, x: Tensor, y: Tensor, info: DataInfo) -> None
         ModelRunError: the model does not run on them.
         SkipwayError: it has fewer outputs than there are classes, or an output of another shape.
     """
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(enabled=True):
+        with evaluated(model), torch.no_grad(), torch.random.fork_rng(enabled=True):
             logits = logits_of(model(x))
     except SkipwayError:
         raise
@@ -122,9 +119,6 @@ def check_output(model: nn.Module, x: Tensor, y: Tensor, info: DataInfo) -> None
             "a model that reads such samples",
             "--image-size for nets that are made for another size" if info.task == "image" else "",
         ) from error
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if logits.shape[:-1] != y.shape:
         raise SkipwayError(
             f"logits of shape {tuple(logits.shape)} for targets of shape {tuple(y.shape)}",

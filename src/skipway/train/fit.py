@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -254,7 +255,13 @@ class _Session:
         # Not by their truth: a module may have a length, which a compiled one cannot tell.
         net = self._module
         if net is None:
-            net = load_for_run(spec, num_classes=data.info.num_classes, input_shape=data.info.input_shape)
+            try:
+                net = load_for_run(spec, num_classes=data.info.num_classes, input_shape=data.info.input_shape)
+            except SkipwayError as error:
+                began = known.get("folder")
+                if began in (None, os.getcwd()):  # noqa: PTH109
+                    raise
+                raise SkipwayError(error.given, error.expected, f"cd {began}, where the run began") from error
         check_real(net)
         net.to(fabric.device)
         check_trainable(net, data, spec.recipe.batch_size, rank=fabric.global_rank, world_size=fabric.world_size)
@@ -263,6 +270,8 @@ class _Session:
             net.to(memory_format=torch.channels_last)
         facts = environment(spec, fabric=fabric, channels_last=channels_last)
         facts["data"] = asdict(data.info)
+        if ":" in spec.model or spec.model.endswith(".py"):
+            facts["folder"] = known.get("folder", os.getcwd())  # noqa: PTH109  # code is looked for from here
         if isinstance(net, MemoryModes) and net.memory == "auto":
             facts["memory"] = self._settled(net, data, fabric, known.get("memory"))
         compile_model(net, spec.compile)

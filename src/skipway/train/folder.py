@@ -65,7 +65,11 @@ class RunFolder:
             same = self.read_spec() == spec
             what = "this very run" if same else "another run"
             state = "finished" if self.finished else "not finished"
-            hint = "another --out" if self.finished or not same else f"skipway train --resume {self.path}"
+            hint = (
+                "another folder: --out, or out= in Python"
+                if self.finished or not same
+                else f"skipway train --resume {self.path}"
+            )
             raise SkipwayError(f"{self.path} holds {what}, {state}", "an empty or new folder", hint)
         # A process killed in its first moments leaves these behind.
         own = {".lock", beside(self.spec_path).name}

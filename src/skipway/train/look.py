@@ -8,6 +8,7 @@ from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
 from skipway.report.files import write_json
 from skipway.train.evaluate import cross_entropy as mean_cross_entropy
+from skipway.train.modes import trained
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,13 +40,10 @@ def look(when: str, net: nn.Module, data: Dataset, folder: RunFolder, listener: 
     def cross_entropy(output: Any) -> Tensor:
         return mean_cross_entropy(output, y)
 
-    mode = net.training
-    net.train()
     try:
-        seen = inspect(net, x, cross_entropy, name=folder.read_spec().model)
+        with trained(net):
+            seen = inspect(net, x, cross_entropy, name=folder.read_spec().model)
     except SkipwayError as error:
         listener.noted(f"not inspected at the {when}: {error}")
         return
-    finally:
-        net.train(mode)
     write_json(folder.inspection_path(when), seen.to_dict())

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -15,6 +16,7 @@ from skipway.errors import ModelRunError, SkipwayError
 from skipway.models.net import Net
 from skipway.train.checkpoint import Position
 from skipway.train.evaluate import Score, cross_entropy, score
+from skipway.train.modes import set_training_
 from skipway.train.optimizer import set_rate
 from skipway.train.schedule import multiplier
 from skipway.train.strategy import share_buffers_
@@ -29,7 +31,13 @@ if TYPE_CHECKING:
     from skipway.spec import RunSpec
     from skipway.train.metrics import MetricsFile
 
-__all__ = ["DivergedError", "Training", "train"]
+__all__ = ["LAST_STEPS", "DivergedError", "Training", "train"]
+
+# The training loss of a run is the mean over this many of its last steps.
+LAST_STEPS: Final = 50
+# A test keeps no activations, so that it may take more samples at a time than a step of training.
+_TEST_BATCH: Final = 500
+_TEST_SHARE: Final = 4
 
 
 class DivergedError(Exception):
@@ -60,7 +68,9 @@ class Training:
         metrics: where lines of metrics go; None on other ranks than the first.
         save: writes a checkpoint at a position.
         stopped: whether somebody wants the training to stop, asked behind each step.
-        test_batch: samples in a batch of the test.
+
+    Attributes:
+        recent: losses of the last steps.
     """
 
     spec: RunSpec
@@ -73,13 +83,17 @@ class Training:
     save: Callable[[Position], None]
     stopped: Callable[[], bool]
     position: Position = field(default_factory=Position)
-    test_batch: int = 500
+    recent: deque[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.recent = deque(self.position.recent, LAST_STEPS)
 
     def test(self) -> Score:
         """Loss and error over the test set."""
         fabric = self.fabric
         share_buffers_(fabric, self.net)
-        batches = self.data.test(batch_size=self.test_batch, rank=fabric.global_rank, world_size=fabric.world_size)
+        size = min(_TEST_BATCH, _TEST_SHARE * self.spec.recipe.batch_size)
+        batches = self.data.test(batch_size=size, rank=fabric.global_rank, world_size=fabric.world_size)
         return score(fabric, self.model, batches)
 
 
@@ -102,8 +116,10 @@ def train(run: Training) -> bool:
     bundle = 1 if fabric.device.type == "cpu" else spec.log_every
     unread: list[Tensor] = []
     losses = list(run.position.pending)
+    if run.position.untested:
+        _tested(run, run.position.step)
     before, began = run.position.seconds, time.perf_counter()
-    run.model.train()
+    set_training_(run.net)
 
     for step in range(run.position.step, recipe.steps):
         x, y = next(batches)
@@ -116,14 +132,14 @@ def train(run: Training) -> bool:
             loss = cross_entropy(run.model(x), y, recipe.label_smoothing)
         unread.append(loss.detach())
         if len(unread) == bundle:
-            losses += _read(fabric, unread, step, (x, y))
+            losses += _read(run, unread, step, (x, y))
 
         with _of_the_model(f"the backward pass of step {step + 1}", x):
             grad_norm = _updated(run, loss)
 
         done, last = step + 1, step + 1 == recipe.steps
         if done % spec.log_every == 0 or last:
-            losses += _read(fabric, unread, step, (x, y))
+            losses += _read(run, unread, step, (x, y))
             _write(run, {
                 "step": done, "loss": math.fsum(losses) / len(losses), "lr": recipe.optimizer.lr * share,
                 "seconds": round(before + time.perf_counter() - began, 3),
@@ -131,29 +147,45 @@ def train(run: Training) -> bool:
             })  # fmt: skip
             losses = []
         stop = _agreed(fabric, run.stopped(), done, spec.log_every)
-        to_test = last or (spec.test_every and done % spec.test_every == 0)
+        to_test = last or bool(spec.test_every and done % spec.test_every == 0)
         to_save = last or stop or (spec.checkpoint_every and done % spec.checkpoint_every == 0)
         if to_save:
-            losses += _read(fabric, unread, step, (x, y))
+            losses += _read(run, unread, step, (x, y))
         if (to_test or to_save) and not _finite(fabric, run.net):
             raise DivergedError(step, float(loss.detach()), (x, y))
-        if to_test:
-            paused = time.perf_counter()
-            with _of_the_model(f"the test behind step {done}", x):
-                tested = run.test()
-            began += time.perf_counter() - paused
-            _write(run, {"step": done, "test_loss": tested.loss, "test_error": tested.error})
+        paused = time.perf_counter()
+        # First what was trained: a test may fail, for want of memory, say, and can be made again.
         if to_save:
-            paused = time.perf_counter()
-            length = 0 if run.metrics is None else run.metrics.synced()
             run.position = Position(
-                step=done, seconds=before + paused - began, metrics_bytes=length, pending=tuple(losses)
-            )
+                step=done, seconds=before + paused - began, pending=tuple(losses), recent=tuple(run.recent),
+                metrics_bytes=0 if run.metrics is None else run.metrics.synced(), untested=to_test,
+            )  # fmt: skip
             run.save(run.position)
-            began += time.perf_counter() - paused
+        if to_test:
+            _tested(run, done)
+        began += time.perf_counter() - paused
         if stop and not last:
             return False
     return True
+
+
+def _tested(run: Training, done: int) -> None:
+    """Test behind a step, and write the line.
+
+    Raises:
+        ModelRunError: the model failed.
+    """
+    try:
+        tested = run.test()
+    except SkipwayError:
+        raise
+    except Exception as error:
+        raise ModelRunError(
+            f"the model failed in the test behind step {done}, in eval mode: {type(error).__name__}: {error}",
+            "a model that runs on the samples of the test set",
+            "--resume, which tests what the last checkpoint holds again",
+        ) from error
+    _write(run, {"step": done, "test_loss": tested.loss, "test_error": tested.error})
 
 
 def _updated(run: Training, loss: Tensor) -> Tensor | None:
@@ -188,7 +220,7 @@ def _of_the_model(where: str, x: Tensor) -> Iterator[None]:
         ) from error
 
 
-def _read(fabric: Fabric, unread: list[Tensor], step: int, batch: tuple[Tensor, Tensor]) -> list[float]:
+def _read(run: Training, unread: list[Tensor], step: int, batch: tuple[Tensor, Tensor]) -> list[float]:
     """The losses up to a step as numbers, each the mean over all ranks; empties the list.
 
     Raises:
@@ -198,14 +230,15 @@ def _read(fabric: Fabric, unread: list[Tensor], step: int, batch: tuple[Tensor, 
         return []
     stacked = torch.stack(unread)
     unread.clear()
-    if fabric.world_size > 1:
-        reduced = fabric.all_reduce(stacked, reduce_op="mean")
+    if run.fabric.world_size > 1:
+        reduced = run.fabric.all_reduce(stacked, reduce_op="mean")
         assert isinstance(reduced, torch.Tensor)
         stacked = reduced
     values: list[float] = stacked.tolist()
     for of, value in enumerate(values, step + 1 - len(values)):
         if not math.isfinite(value):
             raise DivergedError(of, value, batch)
+        run.recent.append(value)
     return values
 
 

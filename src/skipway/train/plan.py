@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,9 +85,12 @@ def plan_data(
 
 
 def default_folder(spec: RunSpec) -> Path:
-    """``runs/MODEL-DATA-sSEED-DIGEST``: the same for the same spec."""
+    """``runs/MODEL-DATA-sSEED-DIGEST``: the same for the same spec; a new one for every module."""
     words = safe_name(f"{spec.model}-{Path(spec.data.name).name}")
-    return Path("runs") / f"{words}-s{spec.seed}-{spec.digest()[:8]}"
+    name = f"{words}-s{spec.seed}-{spec.digest()[:8]}"
+    names = itertools.chain([name], (f"{name}-{k}" for k in itertools.count(2)))
+    folders = (Path("runs") / one for one in names)
+    return next(f for f in folders if not spec.model.startswith("module:") or not f.exists())
 
 
 def safe_name(words: str) -> str:

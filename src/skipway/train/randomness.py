@@ -65,21 +65,30 @@ def _set(states: dict[str, Tensor], device: torch.device) -> None:
     # PyTorch's generators read from the start of a tensor's storage, so a row of a larger tensor needs its own.
     own = {key: value.cpu().clone() for key, value in states.items()}
     version, *inner = own["python"].tolist()
-    random.setstate((version, tuple(inner), None))
+    # Both draw normal numbers two at a time, and hold the second one; older checkpoints do not know it.
+    (has_python, python_gauss), (has_numpy, numpy_gauss) = own.get("gauss", torch.zeros(2, 2)).tolist()
+    random.setstate((version, tuple(inner), python_gauss if has_python else None))
     *key, pos = own["numpy"].tolist()
     # The global generator is what a user's module draws from.
-    np.random.set_state({"bit_generator": "MT19937", "state": {"key": np.array(key, dtype=np.uint32), "pos": pos}})  # noqa: NPY002
+    np.random.set_state({  # noqa: NPY002
+        "bit_generator": "MT19937", "state": {"key": np.array(key, dtype=np.uint32), "pos": pos},
+        "has_gauss": int(has_numpy), "gauss": numpy_gauss,
+    })  # fmt: skip
     torch.set_rng_state(own["torch"])
     if "cuda" in own and device.type == "cuda":
         torch.cuda.set_rng_state(own["cuda"], device)
 
 
 def _states(device: torch.device) -> dict[str, Tensor]:
-    version, inner, _ = random.getstate()
-    numbers = np.random.get_state(legacy=False)["state"]  # noqa: NPY002  # as above
+    version, inner, gauss = random.getstate()
+    whole = np.random.get_state(legacy=False)  # noqa: NPY002  # as above
+    numbers = whole["state"]
     states = {
         "python": torch.tensor([version, *inner], dtype=torch.int64),
         "numpy": torch.tensor([*numbers["key"].tolist(), numbers["pos"]], dtype=torch.int64),
+        "gauss": torch.tensor(
+            [[gauss is not None, gauss or 0.0], [whole["has_gauss"], whole["gauss"]]], dtype=torch.float64
+        ),
         "torch": torch.get_rng_state(),
     }
     if device.type == "cuda":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CLASSES: Final = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _BATCHES: Final = BatchLayout(name="CIFAR10", folder="cifar-10-batches-py", labels="labels", num_classes=10)
-_PARQUET: Final = ParquetLayout(image="img", label="label", num_classes=10, classes=_CLASSES)
+_PARQUET: Final = ParquetLayout(name="cifar10", image="img", label="label", num_classes=10, classes=_CLASSES)
 _LAYOUTS: Final[tuple[Layout[ImageSplits], ...]] = (_BATCHES, _PARQUET)
 
 

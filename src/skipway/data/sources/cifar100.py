@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skipway.spec import DataSpec
 
 _BATCHES: Final = BatchLayout(name="CIFAR100", folder="cifar-100-python", labels="fine_labels", num_classes=100)
-_PARQUET: Final = ParquetLayout(image="img", label="fine_label", num_classes=100, classes=())
+_PARQUET: Final = ParquetLayout(name="cifar100", image="img", label="fine_label", num_classes=100, classes=())
 _LAYOUTS: Final[tuple[Layout[ImageSplits], ...]] = (_BATCHES, _PARQUET)
 
 

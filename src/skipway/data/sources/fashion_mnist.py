@@ -25,7 +25,9 @@ _CLASSES: Final = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 )  # fmt: skip
 _IDX: Final = IdxLayout(name="FashionMNIST", num_classes=10)
-_PARQUET: Final = ParquetLayout(image="image", label="label", num_classes=10, classes=_CLASSES, mode="L")
+_PARQUET: Final = ParquetLayout(
+    name="fashion_mnist", image="image", label="label", num_classes=10, classes=_CLASSES, mode="L"
+)
 _LAYOUTS: Final[tuple[Layout[ImageSplits], ...]] = (_IDX, _PARQUET)
 
 

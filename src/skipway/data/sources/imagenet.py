@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from skipway.spec import DataSpec
 
 _SIDE: Final = 224
+_TESTS: Final = ("val", "test")  # the published test images have no labels
 
 
 @register("imagenet")
@@ -33,4 +34,4 @@ class _Split:
     words: str = "train/CLASS/*.JPEG and val/CLASS/*.JPEG"
 
     def read(self, folder: Path) -> ClassFolders | None:
-        return None if split_folders(folder) is None else class_folders(folder)
+        return None if split_folders(folder, _TESTS) is None else class_folders(folder, _TESTS)

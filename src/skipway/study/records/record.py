@@ -167,4 +167,4 @@ def _thinned(curve: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
 def _nameless(environment: dict[str, Any]) -> dict[str, Any]:
     """Without the paths of the machine."""
     data = {key: value for key, value in environment["data"].items() if key not in ("root", "path", "cache")}
-    return {**environment, "data": data}
+    return {**{key: value for key, value in environment.items() if key != "folder"}, "data": data}
