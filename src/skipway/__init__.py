@@ -6,6 +6,7 @@ Names are imported when first used, so that ``import skipway`` loads no torch.
 from __future__ import annotations
 
 import importlib
+import random
 from typing import Any, Final
 
 __version__ = "0.1.0"
@@ -67,7 +68,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:
         raise AttributeError(f"module 'skipway' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_WHERE[name]), name)
+    state = random.getstate()  # some libraries draw from it when they are imported
+    try:
+        value = getattr(importlib.import_module(_WHERE[name]), name)
+    finally:
+        random.setstate(state)
     globals()[name] = value
     return value
 

@@ -69,18 +69,25 @@ class Elsewhere:
 
 
 class Borrows(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, held: Elsewhere, *, by_closure: bool) -> None:
         super().__init__()
-        self.first, self.elsewhere = nn.Linear(8, 8), Elsewhere()
+        self.first = nn.Linear(8, 8)
+        if by_closure:
+            self.elsewhere = lambda: held
+        else:
+            self.held = held
+            self.elsewhere = lambda: self.held
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.first(x)
-        return x + self.elsewhere.block(x)
+        return x + self.elsewhere().block(x)
 
 
-def test_what_a_plain_object_holds_is_told_without_a_place_and_not_put_back() -> None:
-    model = Borrows()
+@pytest.mark.parametrize("by_closure", [False, True])
+def test_what_others_hold_is_told_without_a_place_and_put_back_unless_a_closure_hides_it(by_closure: bool) -> None:
+    held = Elsewhere()
+    model = Borrows(held, by_closure=by_closure)
     (finding,) = [f for f in inspect(model, torch.randn(4, 8)).findings if f.rule == "unregistered-weights"]
     assert finding.severity == "warning"
     assert finding.message.startswith("held outside of the model, 4 tensors of 88 weights take part")
-    assert model.elsewhere.block[1].num_batches_tracked > 0
+    assert bool(held.block[1].num_batches_tracked) == by_closure

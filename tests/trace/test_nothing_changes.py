@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import skipway
 from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
 from units.adversary import ADVERSARY
@@ -228,3 +231,127 @@ def test_the_fingerprint_sees(what: str) -> None:
     assert differences(before, state(model)) == []
     _TOUCHES[what](model)
     assert differences(before, state(model)) != []
+
+
+# What modules hold beside parameters and buffers ----------------------------------------------------------------------
+
+
+class Position:
+    def __init__(self) -> None:
+        self.count = 0
+        self.held: list[Tensor] = []
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+class Remembering(nn.Module):
+    """Writes to whatever a module can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.cache = torch.zeros(4, 8)
+        self.tables = {"cache": [torch.zeros(4, 8)]}
+        self.nested = [[0], {"n": 0}]
+        self.position, self.slotted = Position(), Slotted()
+        self.numpy, self.python = np.random.default_rng(0), random.Random(0)
+        self.legacy = np.random.RandomState(0)
+        self.torch = torch.Generator().manual_seed(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + self.down(self.up(self.norm(x)).relu())
+        self.cache[:] = y
+        self.tables["cache"][0].copy_(y.detach())
+        self.nested[0][0] += 1  # type: ignore[index]
+        self.nested[1]["n"] += 1  # type: ignore[call-overload, index]
+        self.position.count += 1
+        self.position.held.append(y)
+        self.slotted.count += 1
+        noise = self.numpy.normal() + self.python.gauss(0, 1) + self.legacy.normal()
+        return y + 0.01 * float(noise) + 0.01 * torch.randn(8, generator=self.torch)
+
+    def facts(self) -> tuple[object, ...]:
+        return (
+            self.cache.tolist(), self.cache.requires_grad, self.tables["cache"][0].tolist(), repr(self.nested),
+            self.position.count, len(self.position.held), self.slotted.count, str(self.numpy.bit_generator.state),
+            self.python.getstate(), str(self.legacy.get_state()), self.torch.get_state().tolist(),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [{}, {"structure_only": True, "profile": "fast"}, {"profile": "thorough"}])
+def test_whatever_a_module_holds_is_put_back(options: dict[str, Any]) -> None:
+    model = nn.Sequential(*[Remembering() for _ in range(3)])
+    before = [block.facts() for block in model]  # type: ignore[operator]
+    found = skipway.inspect(model, torch.randn(4, 8), **options)
+    assert len(found.units) == 3
+    assert [block.facts() for block in model] == before  # type: ignore[operator]
+
+
+class Cached(nn.Module):
+    """Reads and extends a cache that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)) for _ in range(2))
+
+    def forward(self, x: Tensor, cache: Position) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x + sum(cache.held, torch.zeros(8)))
+        cache.held.append(x.mean(0))
+        cache.count += 1
+        return x
+
+
+def test_objects_in_the_batch_are_left_as_they_are() -> None:
+    cache = Position()
+    cache.held.append(torch.randn(8))
+    held = cache.held[0].clone()
+    found = skipway.inspect(Cached(), (torch.randn(4, 8), cache))
+    assert len(found.units) == 2
+    assert all(unit.proof_error is not None for unit in found.units)
+    assert (cache.count, len(cache.held)) == (0, 1)
+    assert torch.equal(cache.held[0], held)
+
+
+def test_a_monitored_model_that_writes_to_plain_tensors_trains_as_without() -> None:
+    class Codes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)) for _ in range(3))
+            self.codes = torch.randn(5, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = x + layer(x)
+            nearest = torch.cdist(x, self.codes).argmin(-1)
+            self.codes.index_add_(0, nearest, (x - self.codes[nearest]).detach(), alpha=0.05)
+            return x
+
+    def trained(watch: bool) -> tuple[float, float]:
+        torch.manual_seed(0)
+        model = Codes()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        monitor = skipway.Monitor(model, every=2, optimizer=optimizer) if watch else None
+        for _ in range(4):
+            loss = model(torch.randn(16, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if monitor is not None:
+                monitor.step()
+        return loss.item(), model.codes.sum().item()
+
+    assert trained(True) == trained(False)
+
+
+def test_first_use_leaves_pythons_generator_where_it_was() -> None:
+    code = (
+        "import random, torch, skipway; random.seed(0); a = random.random(); random.seed(0);"
+        "skipway.inspect(torch.nn.Linear(2, 2), torch.randn(2, 2)); assert random.random() == a"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603  # our own text

@@ -137,14 +137,16 @@ def _inspected(
         layers=measured.layers,
         scopes=[found.links.graph.chain(found.links.nodes[d.candidate.join].call) for d in kept],
         finite=measured.finite,
-        first_non_finite={} if measured.finite else _first_non_finite(inner, batch, runs, keep_parameters=keep),
+        first_non_finite={} if measured.finite else _first_non_finite(inner, batch, runs, trace),
         measured=signal,
         values=not structure_only and not _on_meta(inner),
         described=kept,
         found=found,
         model=inner,
         optimizer=optimizer,
-        lab=Lab(inner, batch, loss, runs, keep_parameters=keep) if in_lab else None,
+        lab=Lab(inner, batch, loss, runs, keep_parameters=keep, takes_gradients=trace.graph.takes_gradients)
+        if in_lab
+        else None,
         trace=trace,
         backward_error=measured.backward_error,
         autocast=_autocast_dtype(inner),
@@ -193,12 +195,14 @@ def _inspected(
     )
 
 
-def _first_non_finite(model: nn.Module, batch: Batch, runs: dict[str, int], *, keep_parameters: bool) -> dict[str, str]:
+def _first_non_finite(model: nn.Module, batch: Batch, runs: dict[str, int], trace: Trace) -> dict[str, str]:
     runs["search non-finite"] = 1
     leaf = non_finite_leaf(model)
     if leaf:
         return {"operation": f"parameter {leaf}, which is not finite itself", "path": leaf.rpartition(".")[0]}
-    return first_non_finite(model, batch, keep_parameters=keep_parameters)
+    return first_non_finite(
+        model, batch, keep_parameters=trace.writes_parameters, gradients=trace.graph.takes_gradients
+    )
 
 
 def _notes_on(model: nn.Module, trace: Trace, measured: Measured) -> list[str]:

@@ -13,6 +13,7 @@ from torch import nn
 from skipway.diagnostics.look import look
 from skipway.diagnostics.measure import projection_loss
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors
+from skipway.trace.mode import with_gradients
 from skipway.trace.modules import eager
 from skipway.trace.preserve import preserved
 from skipway.trace.record import Trace, record
@@ -45,13 +46,21 @@ class Lab:
         loss: maps the model's output to a scalar; the fixed random projection if None.
         runs: where the runs are counted.
         keep_parameters: put parameters back too, for a model that writes to them in forward.
+        takes_gradients: whether the model differentiates in its forward pass.
     """
 
     def __init__(
-        self, model: nn.Module, batch: Batch, loss: Loss | None, runs: dict[str, int], *, keep_parameters: bool = False
+        self,
+        model: nn.Module,
+        batch: Batch,
+        loss: Loss | None,
+        runs: dict[str, int],
+        *,
+        keep_parameters: bool = False,
+        takes_gradients: bool = False,
     ) -> None:
         self.model, self.batch, self._loss, self._runs = model, batch, loss, runs
-        self._keep_parameters = keep_parameters
+        self._keep_parameters, self._takes_gradients = keep_parameters, takes_gradients
         self._reentrant = False
 
     def outputs(
@@ -73,7 +82,7 @@ class Lab:
                 stood at every other run.
             around: held open during the run (a hook, a mode that watches).
         """
-        with self._prepared(rule, mode, seed), torch.no_grad():
+        with self._prepared(rule, mode, seed), with_gradients(self._takes_gradients):
             args, kwargs = copied(call_arguments(self.batch if batch is None else batch))
             with around or nullcontext():
                 return [t.clone() for t in output_tensors(self.model(*args, **kwargs))]

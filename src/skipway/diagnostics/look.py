@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
+from skipway.trace.mode import with_gradients
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.placed import PlacedMode
@@ -84,7 +85,8 @@ def look(
     A number whose operation this run does not come to is left out.
     """
     args, kwargs = copied(call_arguments(batch))
-    with preserved(model, parameters=keep_parameters), eager(), ModuleStack(model) as stack, torch.no_grad():
+    grads = with_gradients(graph.takes_gradients)
+    with preserved(model, parameters=keep_parameters), eager(), ModuleStack(model) as stack, grads:
         mode = _Look(graph, wants, stack)
         with mode, Unfused():
             model(*args, **kwargs)

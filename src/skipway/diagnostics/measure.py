@@ -117,8 +117,10 @@ def measure(
         with ModuleStack(model) as stack:
             taps = Taps(plan, links, stack, scalars)
             tap_inputs(taps, described, links, tensors_of((args, kwargs)))
+            scalars.in_forward = True
             with taps:
                 output = model(*args, **kwargs)
+            scalars.in_forward = False
         counters = _batch_counters(model)
         counted = _read(counters)
         finite = all(bool(t.isfinite().all()) for t in output_tensors(output) if t.is_floating_point())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import torch
 from torch import nn
 
 from skipway.trace.batch import Batch, call_arguments, copied
-from skipway.trace.mode import DispatchMode
+from skipway.trace.mode import DispatchMode, with_gradients
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.preserve import preserved
@@ -60,13 +59,16 @@ class _Watch(DispatchMode):
         return out
 
 
-def first_non_finite(model: nn.Module, batch: Batch, *, keep_parameters: bool = False) -> dict[str, str]:
+def first_non_finite(
+    model: nn.Module, batch: Batch, *, keep_parameters: bool = False, gradients: bool = False
+) -> dict[str, str]:
     """The first operation with finite operands and a result that is not: operation, path, value, operands.
 
     Empty if there is none (the model's own input or parameters were not finite, or the run is not repeatable).
     """
     args, kwargs = copied(call_arguments(batch))
-    with preserved(model, parameters=keep_parameters), eager(), ModuleStack(model) as stack, torch.no_grad():
+    grads = with_gradients(gradients)
+    with preserved(model, parameters=keep_parameters), eager(), ModuleStack(model) as stack, grads:
         watch = _Watch(stack, _running_statistics(model))
         with watch:
             model(*args, **kwargs)

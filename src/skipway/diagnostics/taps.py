@@ -39,6 +39,8 @@ class Scalars:
 
     wanted: frozenset[str] | None = None
     """Names of the numbers to take; all if None."""
+    in_forward: bool = False
+    """Whether the model still computes its output: gradients that come by are those that it takes itself."""
 
     def __init__(self) -> None:
         self._values: list[torch.Tensor] = []
@@ -46,7 +48,9 @@ class Scalars:
         self._on_leaves: list[RemovableHandle] = []  # a parameter, an input: they outlive the run
 
     def put(self, unit: int, name: str, value: torch.Tensor) -> None:
-        """Keep a scalar under the number of its unit and its name."""
+        """Keep a scalar under the number of its unit and its name; inside of `torch.func` there is none to keep."""
+        if _is_wrapped(value):
+            return
         self._keys.append((unit, name))
         exact = torch.float32 if value.device.type == "mps" else torch.float64
         self._values.append(value.detach().to(exact))
@@ -84,6 +88,8 @@ class Scalars:
 
     def gradient(self, unit: int, name: str, gradient: torch.Tensor) -> None:
         """Keep the norm of a gradient that came by."""
+        if self.in_forward:
+            return
         self.take(unit, name, norm, self.narrow(gradient.detach()))
 
     def let_go(self) -> None:
@@ -99,6 +105,11 @@ class Scalars:
             for (unit, name), value in zip(self._keys, torch.stack(self._values).tolist(), strict=True):
                 found[unit].setdefault(name, value)  # where a place is passed twice, the first time counts
         return found
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for many of a `torch.func` transformation (vmap, grad), and cannot be read outside."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))  # noqa: SLF001  # nothing public says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +194,8 @@ class Reader:
 
     def _operands(self, tap: Tap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+        if not all(a.is_floating_point() or a.is_complex() for a in given):
+            return  # lengths, indices: one of its arguments is no operand
         node = self._nodes[tap.node]
         if len(given) == 2:
             along, beside = given[tap.position].requires_grad, given[1 - tap.position].requires_grad

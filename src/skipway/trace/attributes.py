@@ -5,18 +5,24 @@ from __future__ import annotations
 import collections
 import itertools
 import operator
+import random
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
 import torch
 from torch import nn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Attributes", "named_modules"]
+__all__ = ["Attributes", "held_by", "named_modules"]
 
 _CONTAINERS: Final = frozenset({dict, list, set, collections.OrderedDict, collections.deque, collections.defaultdict})
 _NESTED: Final = 3  # containers in containers that may hold modules
+_MOST: Final = 10_000  # containers, objects and what they hold that are looked through
+_NEVER: Final = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size})
+_TABLES: Final = ("_parameters", "_buffers", "_modules")
+_LIBRARIES: Final = frozenset({"builtins", "collections", "functools", "types", "torch", "numpy", "weakref"})
 _Shown: TypeAlias = tuple[list[int], list[Any], list[Any]]
 
 
@@ -38,11 +44,25 @@ def named_modules(model: nn.Module, prefix: str = "") -> list[tuple[str, nn.Modu
     return found
 
 
+def held_by(value: Any) -> dict[str, Any]:
+    """Attributes of an object by name, those in slots too."""
+    found: dict[str, Any] = {}
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if not name.startswith("__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found | getattr(value, "__dict__", {})
+
+
 class Attributes:
-    """What modules hold, what those of their attributes hold that are containers, and the state of generators.
+    """What modules hold: attributes, what is in containers and plain objects among them, the state of generators.
 
     A module has some twenty attributes, nearly all of them empty hook tables, and hardly any changes: all are kept and
     compared in one go and looked at one by one only where something did (a third of the time of looking at each).
+
+    Attributes:
+        loose: tensors that are neither parameters nor buffers (a cache, a codebook).
     """
 
     def __init__(self, modules: list[nn.Module]) -> None:
@@ -51,10 +71,47 @@ class Attributes:
         values = self._attributes.values
         types = list(map(type, values))
         containers = list(itertools.compress(values, map(_CONTAINERS.__contains__, types)))
-        self._filled = _Contents(list(filter(None, containers)))
+        filled = list(filter(None, containers))
         self._empty = list(itertools.filterfalse(None, containers))
-        generators = [v for v in values if type(v) is torch.Generator] if torch.Generator in types else []
-        self._generators = [(g, g.get_state()) for g in generators]
+        self.loose: list[torch.Tensor] = []
+        self._slots: list[tuple[Any, str, Any]] = []
+        self._generators: list[tuple[Any, Any]] = []
+        # The tables of modules hold modules, parameters, buffers and hooks, all of which are known.
+        tables = {id(table[name]) for table in self._tables for name in _TABLES if name in table}
+        self._filled = _Contents(filled + self._further(values, types, [c for c in filled if id(c) not in tables]))
+
+    def _further(self, values: list[Any], types: list[type], filled: list[Any]) -> list[Any]:
+        """Containers in containers and in plain objects; notes generators and tensors on the way."""
+        odd = set(types) - _CONTAINERS - _NEVER
+        odd = {kind for kind in odd if not issubclass(kind, (nn.Module, nn.Parameter))}
+        pending = list(itertools.compress(values, map(odd.__contains__, types))) if odd else []
+        pending += itertools.chain.from_iterable(_members(container) for container in filled)
+        found: list[Any] = []
+        seen = {id(container) for container in (*filled, *self._empty)}
+        for _ in range(_NESTED):
+            inner: list[Any] = []
+            for value in pending:
+                if type(value) in _NEVER or id(value) in seen or len(seen) > _MOST:
+                    continue
+                seen.add(id(value))
+                if type(value) in _CONTAINERS:
+                    (found if value else self._empty).append(value)
+                    inner += _members(value)
+                elif isinstance(value, tuple):
+                    inner += value
+                elif isinstance(value, torch.Tensor):
+                    if not isinstance(value, nn.Parameter):
+                        self.loose.append(value)
+                elif (state := _drawn(value)) is not None:
+                    self._generators.append((value, state))
+                elif _is_plain(value):
+                    if (own := getattr(value, "__dict__", None)) is not None:
+                        found.append(own)
+                    held = held_by(value)
+                    self._slots += [(value, name, one) for name, one in held.items() if own is None or name not in own]
+                    inner += held.values()
+            pending = inner
+        return found
 
     def unregistered(self) -> list[nn.Module]:
         """Modules that plain containers hold (a list of blocks), where PyTorch does not look, and those in them."""
@@ -83,8 +140,43 @@ class Attributes:
             for container in self._empty:
                 container.clear()
         self._attributes.restore()
+        for holder, name, value in self._slots:
+            if getattr(holder, name, None) is not value:
+                object.__setattr__(holder, name, value)
         for generator, state in self._generators:
-            generator.set_state(state)
+            _set_drawn(generator, state)
+
+
+def _members(container: Any) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else list(container)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is an object of a class of somebody's own, rather than of Python, NumPy or PyTorch, or code."""
+    kind = type(value)
+    if isinstance(value, (nn.Module, type)) or kind.__module__.partition(".")[0] in _LIBRARIES:
+        return False
+    return hasattr(value, "__dict__") or any("__slots__" in one.__dict__ for one in kind.__mro__)
+
+
+def _drawn(value: Any) -> Any:
+    """State of a random generator; None of anything else."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    return value.get_state() if isinstance(value, np.random.RandomState) else None
+
+
+def _set_drawn(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
 
 
 class _Contents:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from skipway.errors import SkipwayError
+from skipway.trace.attributes import held_by
 
 __all__ = ["Batch", "Call", "call_arguments", "copied", "describe", "output_tensors", "tensors_of", "unwrapped"]
+
+
+_DEPTH: Final = 6  # of objects in objects
+_PLAIN: Final = (
+    type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +55,42 @@ def call_arguments(batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def tensors_of(tree: Any) -> list[torch.Tensor]:
-    """The tensors in nested tuples, lists and dicts."""
-    return [t for t in tree_leaves(tree) if isinstance(t, torch.Tensor)]
+    """The tensors in nested tuples, lists and dicts, and in objects there that hold some (records, graphs, caches)."""
+    found: list[torch.Tensor] = []
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif _is_holder(leaf):
+            found += output_tensors(leaf)
+    return found
 
 
 def copied(tree: Any, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> Any:
-    """The same nest with every tensor copied, so that a model that writes into its input harms nobody."""
-    return tree_map(lambda v: convert(v) if isinstance(v, torch.Tensor) else v, tree)
+    """The same nest with every tensor copied, so that a model that writes into its input harms nobody.
+
+    Objects that hold tensors are copied, too: a cache that the model extends.
+    """
+    return _copied(tree, convert, {}, 0)
+
+
+def _copied(tree: Any, convert: Callable[[torch.Tensor], torch.Tensor], known: dict[int, Any], depth: int) -> Any:
+    def one(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return convert(value)
+        if not _is_holder(value) or depth > _DEPTH or not output_tensors(value):
+            return value
+        if id(value) not in known:
+            known[id(value)] = twin = copy.copy(value)
+            for name, held in held_by(value).items():
+                object.__setattr__(twin, name, _copied(held, convert, known, depth + 1))
+        return known[id(value)]
+
+    return tree_map(one, tree)
+
+
+def _is_holder(value: Any) -> bool:
+    """Whether it is somebody's object, whose attributes may be tensors."""
+    return not isinstance(value, (*_PLAIN, nn.Module, type)) and bool(held_by(value))
 
 
 def output_tensors(output: Any) -> list[torch.Tensor]:
@@ -63,7 +100,7 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
     pending = [(output, 0)]
     while pending:
         value, depth = pending.pop()
-        if id(value) in seen or depth > 6:
+        if id(value) in seen or depth > _DEPTH:
             continue
         seen.add(id(value))
         if isinstance(value, torch.Tensor):
@@ -72,8 +109,8 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
             pending += [(v, depth + 1) for v in reversed(list(value.values()))]
         elif isinstance(value, (list, tuple)):
             pending += [(v, depth + 1) for v in reversed(value)]
-        elif hasattr(value, "__dict__") and not isinstance(value, (nn.Module, type)):
-            pending += [(v, depth + 1) for v in reversed(list(vars(value).values()))]
+        elif not isinstance(value, (*_PLAIN, nn.Module, type)):
+            pending += [(v, depth + 1) for v in reversed(list(held_by(value).values()))]
     return found
 
 
@@ -91,6 +128,8 @@ def _one(value: Any) -> str:
         return "(" + ", ".join(_one(v) for v in value) + ")"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{k}={_one(v)}" for k, v in value.items()) + "}"
+    if _is_holder(value) and (tensors := output_tensors(value)):
+        return f"{type(value).__name__}({', '.join(map(_one, tensors))})"
     text = repr(value)
     return text if len(text) <= 24 else type(value).__name__
 

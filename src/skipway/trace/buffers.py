@@ -1,4 +1,4 @@
-"""A model's buffers, copied and put back."""
+"""A model's buffers, and other tensors that it holds without training them, copied and put back."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ class Buffers:
 
     def __init__(self, buffers: Iterable[torch.Tensor]) -> None:
         self._places: list[tuple[torch.Tensor, torch.Tensor, int]] = []
+        self._free: list[torch.Tensor] = []  # of any graph
         self._single: list[tuple[torch.Tensor, torch.Tensor]] = []
         groups: defaultdict[Any, list[torch.Tensor]] = defaultdict(list)
         with torch.no_grad():
             for buffer in buffers:
-                self._places.append((buffer, buffer.data, buffer.data_ptr()))
+                if buffer.layout is torch.strided:  # others have no address
+                    self._places.append((buffer, buffer.data, buffer.data_ptr()))
+                if buffer.grad_fn is None:
+                    self._free.append(buffer)
                 if _joins(buffer):
                     groups[buffer.dim(), buffer.dtype, buffer.device].append(buffer)
                 else:
@@ -44,6 +48,9 @@ class Buffers:
             for buffer, data, address in self._places:
                 if buffer.data_ptr() != address or buffer.shape != data.shape:
                     buffer.data = data
+            for buffer in self._free:
+                if buffer.grad_fn is not None:
+                    buffer.detach_()  # what was written to it had gradients
             for members, copies in self._groups:
                 if not _same(_joined(members), copies):
                     pieces = copies.split([m.numel() for m in members]) if members[0].dim() else copies.unbind()
@@ -68,7 +75,8 @@ def _joined(members: list[torch.Tensor]) -> torch.Tensor:
 
 def _put_back(copies: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
     for buffer, copy in copies:
-        if buffer.device.type != "meta" and not _same(buffer, copy):
+        # Of layouts other than strided not even equality is there for all.
+        if buffer.device.type != "meta" and (buffer.layout is not torch.strided or not _same(buffer, copy)):
             buffer.copy_(copy)
 
 

@@ -98,6 +98,7 @@ class Graph:
 
     Args:
         overwrites: for every node that was written in place the node that the memory held before.
+        takes_gradients: whether the model differentiates in its forward pass, so that it runs with gradients only.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -106,6 +107,7 @@ class Graph:
     parameter_names: list[str] = field(default_factory=list)
     parameter_sizes: list[int] = field(default_factory=list)
     overwrites: dict[int, int] = field(default_factory=dict)
+    takes_gradients: bool = False
     casts_carry_data: bool = False
     _chains: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 

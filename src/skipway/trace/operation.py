@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils.flop_counter import flop_registry
 
 from skipway.trace import ops
@@ -113,7 +114,9 @@ known_operations: Final[dict[Any, Operation]] = {}
 def operation(func: Any) -> Operation:
     """What is known of an ATen overload (kept: the schema never changes)."""
     known = known_operations.get(func)
-    if known is None:
+    if known is None and isinstance(func, HigherOrderOperator):
+        known = known_operations[func] = _of_functions(func)
+    elif known is None:
         schema = func._schema
         written = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
         op = schema.name.split("::")[1].strip("_")
@@ -148,6 +151,16 @@ def operation(func: Any) -> Operation:
             ),
         )
     return known
+
+
+def _of_functions(func: HigherOrderOperator) -> Operation:
+    """An operator that takes functions: whatever it does inside counts as one operation on the tensors it is given."""
+    op = func.name().strip("_")
+    return Operation(
+        op=op, tensors=(), lists=True, writes=(), writes_keywords=(), names=(), flops=None, makes_space=False,
+        is_view=False, normalises=False, read=(), plain=True, run=func, reads=0, tail=0, read_late=False,
+        counted_late=False,
+    )  # fmt: skip
 
 
 def flat_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from skipway.trace.graph import Place
-from skipway.trace.mode import DispatchMode
+from skipway.trace.mode import DispatchMode, in_backward
 from skipway.trace.operation import operation
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class PlacedMode(DispatchMode):
     def place(self, func: Any) -> Place:
         """Count an operation, and say where it runs; to be called once for each."""
         op = operation(func).op
+        if in_backward():  # not recorded
+            return Place("", -1, op, -1)
         top = self._stack.top
         ordinal = self._ordinals[top, op]
         self._ordinals[top, op] = ordinal + 1

@@ -107,6 +107,8 @@ class Playback:
             first = len(nodes)
             if written:
                 self._written(known, inputs, attrs, written, call)
+                if isinstance(out, list):
+                    self._several(known, inputs, attrs, out, call)
             elif isinstance(out, tuple):
                 node = (graph.new if known.plain else graph.add)(op, inputs, attrs, out[2], out[4], call)
                 if not known.is_view:

@@ -43,7 +43,9 @@ class Preserved:
             parameters, buffers = self._attributes.members("_parameters"), self._attributes.members("_buffers")
         else:  # scripted modules have no tables of their own
             parameters, buffers = list(model.parameters()), list(model.buffers())
-        self._buffers = Buffers(_initialised(buffers))
+        known = {id(tensor) for tensor in (*parameters, *buffers)}
+        loose = [tensor for tensor in self._attributes.loose if id(tensor) not in known]
+        self._buffers = Buffers(_initialised([*buffers, *loose]))
         self._parameters = [
             (p, p.data, p.data_ptr(), p.grad, p.requires_grad, p._version) for p in _initialised(parameters)
         ]

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from skipway.errors import SkipwayError
 from skipway.trace import ops
 from skipway.trace.batch import Batch, call_arguments, copied, output_tensors, tensors_of
 from skipway.trace.graph import Graph
+from skipway.trace.mode import with_gradients
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import operation
 from skipway.trace.playback import Playback, Raised
@@ -59,6 +61,13 @@ class Trace:
     drawn_from: frozenset[str] = frozenset()
     modules: Sequence[tuple[str, nn.Module]] = ()
     runs: int = 1
+
+
+_NO_GRAPH: Final = "does not require grad and does not have a grad_fn"
+
+
+class _NeedsGradientsError(Exception):
+    """The model differentiates in its forward pass."""
 
 
 class _Addresses(TorchFunctionMode):
@@ -136,10 +145,18 @@ def record(
     """
     runs = 1
     if not values:
-        with suppress(LookedAtError):
+        with suppress(LookedAtError, _NeedsGradientsError):
             return _recorded(model, batch, addresses=False, partial=partial, around=around, values=False)
         runs = 2
-    trace = _recorded(model, batch, addresses=addresses, partial=partial, around=around, values=True)
+    trace = None
+    # Without gradients no graph is kept; a model that differentiates in its forward pass says that it needs one.
+    with suppress(_NeedsGradientsError):
+        trace = _recorded(model, batch, addresses=addresses, partial=partial, around=around, values=True)
+    if trace is None:
+        runs += 1
+        trace = _recorded(
+            model, batch, addresses=addresses, partial=partial, around=around, values=True, gradients=True
+        )
     trace.runs = runs
     return trace
 
@@ -152,14 +169,21 @@ def _recorded(
     partial: bool,
     around: AbstractContextManager[Any] | None,
     values: bool,
+    gradients: bool = False,
 ) -> Trace:
-    args, kwargs = copied(call_arguments(batch))
-    graph = Graph()
+    args, kwargs = call_arguments(batch)
+    if any(tensor.is_nested for tensor in tensors_of((args, kwargs))):
+        raise SkipwayError(
+            "a nested (jagged) tensor in the batch, whose rows differ in length", "padded tensors",
+            "torch.nested.to_padded_tensor(x, 0.0)",
+        )  # fmt: skip
+    args, kwargs = copied((args, kwargs))
+    graph = Graph(takes_gradients=gradients)
     with (
         preserved(model) as snapshot,
         eager(),
         ModuleStack(model, graph.calls, snapshot.modules) as stack,
-        torch.no_grad(),
+        with_gradients(gradients),
     ):
         called = _Addresses(stack) if addresses else None
         tape = Tape(stack, snapshot, None) if called is None else _SizingTape(stack, snapshot, called)
@@ -185,6 +209,8 @@ def _recorded(
             except (Exception, SystemExit) as raised:
                 if sparing is not None and sparing.spared:
                     raise LookedAtError from raised  # perhaps by what was not computed
+                if not gradients and _NO_GRAPH in str(raised):
+                    raise _NeedsGradientsError from raised
                 if not partial or not isinstance(raised, Exception):
                     raise
                 error = raised

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from skipway.errors import SkipwayError
-from skipway.trace.mode import DispatchMode
+from skipway.trace.mode import DispatchMode, in_backward
 from skipway.trace.operation import Operation, attributes, known_operations, operation
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ class Tape(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if in_backward():  # what it adds up is no sum of the model's
+            return func(*args, **kwargs or {})
         known = known_operations.get(func) or operation(func)
         call = self._stack.top
         address = None if self._address is None else self._address()
@@ -156,8 +158,7 @@ class Tape(DispatchMode):
         changed = None
         if written and not known.normalises:
             changed = [self._changed(tensor) for tensor in written]
-            if flops:
-                result = self.see(out)
+            result = self.see(out) if flops else self._beside(out, written, changed)
         elif isinstance(out, torch.Tensor):
             result = self.see(out)
         elif isinstance(out, (tuple, list)):
@@ -184,6 +185,14 @@ class Tape(DispatchMode):
         """Whether a counter of the model's own, such as BatchNorm's, is all that takes part."""
         whole = [s for s in inputs if s is not None and not (s[4].is_floating_point or s[4].is_complex)]
         return len(whole) == 1 and whole[0][0] in self.leaves and sum(s is not None for s in inputs) == 1
+
+    def _beside(self, out: Any, written: list[torch.Tensor], changed: list[tuple[Seen, bool]]) -> list[Seen] | None:
+        """What an operation gives beside what it writes to: a random ReLU writes its noise, a cache what it keeps."""
+        if out is written[0]:
+            return None
+        results = out if isinstance(out, (tuple, list)) else (out,)
+        given = [self.see(one) for one in results if isinstance(one, torch.Tensor)]
+        return [seen for seen in given if all(seen != one for one, _ in changed)] or None
 
     def _changed(self, tensor: torch.Tensor) -> tuple[Seen, bool]:
         """A tensor after it was written to, which may have changed its shape, and whether it covers its storage."""

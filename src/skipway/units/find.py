@@ -165,14 +165,14 @@ class _Finder:
     # ---- one join
 
     def best(self, join: int, terms: list[Term], why: Counter[str] | None = None) -> Candidate | None:
-        """The cheapest valid reading of a join as a unit, nearest x first."""
+        """The cheapest valid reading of a join as a unit: where all operands come from x, then nearest x first."""
         links, nodes = self.links, self.nodes
         ids = [t.node for t in terms]
         if len(set(ids)) < 2:
             return None
         root = nodes[join]
         why = Counter() if why is None else why
-        best: tuple[tuple[int, bool, int], Candidate] | None = None
+        best: tuple[tuple[int, bool, bool, int], Candidate] | None = None
         for term in terms:
             if math.prod(nodes[term.node].shape) != math.prod(root.shape):
                 continue
@@ -185,12 +185,15 @@ class _Finder:
             walls = {t.node for t in others} | {links.strip(t.node) for t in others}
             wall = frozenset(walls - {links.strip(term.node)})
             for x, route in self.routes.back(term.node, union, wall).items():
-                if best is not None and (route.cost, False, -x) >= best[0]:
+                if best is not None and (route.cost, False, False, -x) >= best[0]:
                     continue
                 branches = [t for t in others if links.descends(t.node, x)]
                 work = self.routes.traits.between(x, [t.node for t in branches])
                 # Both sides of (1-z)·x + z·y lead back lightly; the stream is the one that the other is computed from.
-                key = (route.cost, "gate" in route.kinds() and self._takes_in_more(x, work), -x)
+                gate = "gate" in route.kinds() and self._takes_in_more(x, work)
+                # In x + y + A(y) with y = F(x) the stream is x, though A(y) comes from y as well.
+                apart = not route.cost and any(nodes[t.node].data for t in others if t not in branches)
+                key = (route.cost, gate, apart, -x)
                 if best is not None and key >= best[0]:
                     continue
                 reason = self.objection(root, term, route, work)
@@ -287,6 +290,9 @@ class _Finder:
             else:
                 self.joins |= 1 << join
                 candidates[join] = candidate
+        for node in self.nodes:
+            if node.op in ops.ADDS_AT and self.links.alive[node.id] and len(self.links.data_inputs(node)) > 1:
+                reasons[node.id] = "adds at some places of the stream only, which an index names"
         for candidate in self._couplings(terms_of, reasons, candidates):
             candidates[candidate.join] = candidate
             del reasons[candidate.join]

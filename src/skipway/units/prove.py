@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from skipway.trace.batch import Batch, call_arguments, copied, tensors_of
+from skipway.trace.mode import with_gradients
 from skipway.trace.modules import ModuleStack, eager
 from skipway.trace.operation import flat_tensors, operation
 from skipway.trace.ops import ADDS_MATMUL, ADDS_PRODUCT, VIEW
@@ -91,7 +92,7 @@ def _run(
     args, kwargs = copied(call_arguments(batch))
     watched = [Watched(unit, links, ("", *wrong)) for unit in described]
     failure = ""
-    with eager(), ModuleStack(model) as stack, torch.no_grad():
+    with eager(), ModuleStack(model) as stack, with_gradients(links.graph.takes_gradients):
         mode = _Replacement(watched, links, stack)
         mode.inputs(tensors_of((args, kwargs)))
         try:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final, Literal
 from skipway.diagnostics.rules._programs import TOKENS, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
 from skipway.diagnostics.rules._stream import Member, has, repeated, stream
+from skipway.units.links import members
 from skipway.units.weights import branch_end, branch_weights, scale_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from skipway.diagnostics.finding import Finding
+    from skipway.units.describe import Described
 
 __all__ = ["dead_unit"]
 
@@ -65,12 +67,11 @@ def dead_unit(evidence: Evidence) -> Iterator[Finding]:
 
 def _without_gradient(evidence: Evidence) -> Iterator[Finding]:
     """Branches that no gradient can come to although their weights train."""
-    named = evidence.parameters
-    cut = []
-    for k in evidence.main:
-        weights = branch_weights(evidence.described[k], evidence.found.links)
-        if k in evidence.cut and any(named[n].requires_grad for n in weights if n in named):
-            cut.append(Member(evidence.units[k], evidence.described[k]))
+    cut = [
+        Member(evidence.units[k], evidence.described[k])
+        for k in evidence.main
+        if k in evidence.cut and _means_to_train(evidence.described[k], evidence)
+    ]
     if cut:
         yield RULES["dead-unit"].finding(
             cut[0].path,
@@ -79,6 +80,22 @@ def _without_gradient(evidence: Evidence) -> Iterator[Finding]:
             {"units": len(cut), "siblings": len(evidence.main)},
             fix="take the branch out of torch.no_grad() and let nothing detach what it gives",
         )
+
+
+def _means_to_train(described: Described, evidence: Evidence) -> bool:
+    """Whether a weight of a branch is to train: all parameters that it is made of are.
+
+    A frozen copy that follows another net (momentum encoders) is made of its own and of what it follows.
+    """
+    links, named = evidence.found.links, evidence.parameters
+    names = links.graph.parameter_names
+    for i in described.candidate.region:
+        for j in links.nodes[i].inputs:
+            node = links.nodes[j]
+            made_of = [] if node.data else [named[names[n]] for n in members(node.params) if names[n] in named]
+            if made_of and all(p.requires_grad for p in made_of):
+                return True
+    return False
 
 
 def _passed_by(members: Sequence[Member], siblings: int, evidence: Evidence) -> Iterator[Finding]:

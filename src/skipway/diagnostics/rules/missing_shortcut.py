@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from skipway.diagnostics.finding import Finding
-    from skipway.trace.graph import Graph
+    from skipway.trace.graph import Graph, Node
     from skipway.units.links import Links
 
 __all__ = ["missing_shortcut"]
@@ -41,6 +41,7 @@ class Block(nn.Module):
 model = nn.Sequential(*[Block(last=k == 5) for k in range(6)])
 batch = torch.randn(4, 16)
 """
+_AS_GOOD: Final = ("the branch does no work", "the shortcut does not depend on the input")
 _FEWEST_EQUALS: Final = 4
 _SHARE_WITH_SHORTCUT: Final = 0.75
 _DEEP: Final = 20
@@ -146,12 +147,14 @@ def _possible(evidence: Evidence, held: Mapping[int, int]) -> Counter[int]:
     """How many sums lie within each call that may be a shortcut's.
 
     Candidates that were not proved to be units, sums of streams that have nothing in common, as where two streams meet
-    first, and sums whose result is lost (see dead-op). A module that is called again has the code for as many as show
-    in any of its calls: a first pass may differ.
+    first, sums of a stream with itself (in the first block of those that add the embedding anew) or of learned queries,
+    and sums whose result is lost (see dead-op). A module that is called again has the code for as many as show in any
+    of its calls: a first pass may differ.
     """
     graph, links = evidence.graph, evidence.found.links
     joins = {c.join for c in evidence.found.candidates}
-    joins |= {r.join for r in evidence.found.rejected if _meet_first(r.join, links)}
+    joins |= {r.join for r in evidence.found.rejected if r.reason in _AS_GOOD or _meet_first(r.join, links)}
+    joins |= {n.id for n in graph.nodes if n.op == "add" and not n.data and _sums_computed(n, graph)}
     joins |= {n.id for n in graph.nodes if n.op == "add" and not links.alive[n.id] and len(links.data_inputs(n)) == 2}
     found = Counter(call for join in joins for call in graph.chain(graph.nodes[join].call))
     shown: dict[str, int] = {}
@@ -159,6 +162,11 @@ def _possible(evidence: Evidence, held: Mapping[int, int]) -> Counter[int]:
         path = graph.calls[call].path
         shown[path] = max(shown.get(path, 0), count)
     return found | Counter({call.id: shown[call.path] for call in graph.calls if call.path in shown})
+
+
+def _sums_computed(node: Node, graph: Graph) -> bool:
+    """Whether both operands of a sum are floats that were computed, from parameters alone."""
+    return len(node.inputs) == 2 and all(graph.nodes[i].floating and graph.nodes[i].inputs for i in node.inputs)
 
 
 def _meet_first(join: int, links: Links) -> bool:

@@ -172,7 +172,8 @@ def _norm_at(base: int, evidence: Evidence) -> tuple[int, int] | None:
     for _ in range(6):
         node = links.nodes[i]
         if node.op in ops.NORM:
-            return i, links.data_inputs(node)[0]
+            data = links.data_inputs(node)
+            return (i, data[0]) if data else None  # of learned queries: before it is no stream
         steps = routes.steps(i)
         if len(steps) == 1 and steps[0].kind == "norm":
             return i, steps[0].source

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.rules._joins import called, holder, times, weights_between
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
+from skipway.units.weights import branch_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +99,9 @@ def jumping(evidence: Evidence) -> list[tuple[int, int]]:
             other = evidence.described[inner]
             if other.candidate.base not in starts or holder(other.candidate, links) != call:
                 continue
-            if any(weights_between(other.end, t.node, links) for t in candidate.branches):
+            # An integrator that calls one function twice (midpoint, Runge-Kutta) is no unit behind another.
+            own = set(branch_weights(described, links)) - set(branch_weights(other, links))
+            if own and any(weights_between(other.end, t.node, links) for t in candidate.branches):
                 jumped.append(inner)
                 starts.add(links.strip(other.end))
         if jumped:

@@ -27,6 +27,7 @@ __all__ = ["zero_init", "zero_twice"]
 _WITH_WEIGHTS: Final = ops.WORKING | ops.BATCHED_MATMUL | ops.NORM
 _ZERO = "nn.init.zeros_(self.down.weight); nn.init.zeros_(self.down.bias)"
 # Weight normalisation: the length, which is zero, and the direction, which need not be.
+_ROUNDING: Final = 1e-6
 _LENGTHS: Final = {"weight_v": "weight_g", "original1": "original0"}
 
 
@@ -73,7 +74,7 @@ class _Start:
 )
 def zero_init(evidence: Evidence) -> Iterator[Finding]:
     """Tell of units that one zero makes their own shortcut."""
-    starts = list(_starts(evidence))
+    starts = [s for s in _starts(evidence) if _gives_zero(s.member)]
     suspected = [s for s in starts if s.shut and s.before and not s.twice]
     shown = _never_started(suspected, evidence, "zero-init")[0] if suspected else []
     faulty = {s.member.path for s in (*shown, *(s for s in starts if s.twice))}
@@ -88,6 +89,12 @@ def zero_init(evidence: Evidence) -> Iterator[Finding]:
         f"{starts[0].names[0]} is zero: the unit starts as its shortcut{repeated(members)}",
         {"units": len(members), "of": len(stream(evidence))},
     )
+
+
+def _gives_zero(member: Member) -> bool:
+    """Whether the whole branch was seen to be zero: beside a low-rank way that starts at zero lies the ordinary one."""
+    numbers = member.unit.numbers
+    return not numbers.branch_rms or numbers.branch_rms <= _ROUNDING * (numbers.shortcut_rms or 0.0)
 
 
 @rule(
