@@ -57,6 +57,17 @@ def test_settings_that_are_not_understood(
     assert "pyproject.toml" in err
 
 
+@pytest.mark.parametrize(("text", "given"), [("tool = 1", "tool = 1"), ("[tool]\nskipway = 3", "skipway = 3")])
+def test_settings_that_are_no_table(
+    text: str, given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"{text}\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = told(capsys, *STRICT)
+    assert (code, out) == (3, "")
+    assert f"{given} in {tmp_path / 'pyproject.toml'}\nexpected: a table: [tool.skipway]" in err
+
+
 def test_known_findings_fail_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "known.json"
     report = told(capsys, "inspect", NET, "--json")[1]
@@ -80,6 +91,11 @@ def test_known_findings_fail_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
         (None, "No such file or directory"),
         ("{", "is no report of an inspection"),
         ('{"schema": "other"}', "is no report of an inspection"),
+        ("[]", "is no report of an inspection: it holds list, no object"),
+        ("3", "it holds int, no object"),
+        ('"x"', "it holds str, no object"),
+        ("null", "it holds NoneType, no object"),
+        ("odd units", "is no report of an inspection"),
         ("another", "is the report of mlp40@post_act"),
     ],
 )
@@ -89,6 +105,8 @@ def test_a_baseline_that_is_none(
     file = tmp_path / "known.json"
     if content == "another":
         content = told(capsys, "inspect", NET, "--json")[1].replace(f'"{NET}"', '"mlp40@post_act"')
+    if content == "odd units":
+        content = json.dumps(json.loads(told(capsys, "inspect", NET, "--json")[1]) | {"units": 3})
     if content is not None:
         file.write_text(content, encoding="utf-8")
     code, out, err = told(capsys, *STRICT, "--baseline", str(file))

@@ -111,6 +111,62 @@ def test_markup_in_names_is_only_text() -> None:
     assert to_text([Text(text="[bold]x[/bold]"), Table(columns=("a",), rows=(("[red]b",),))]).count("[") == 3
 
 
+def test_markup_in_titles_is_only_text() -> None:
+    # A bracket that closes nothing ends the program, where it is read as markup.
+    shown = to_text([Table(columns=("a", "[b]"), rows=(("x", "y"),), title="Difference from x[b], closing [/b]")])
+    assert shown.split("\n")[0] == "Difference from x[b], closing [/b]"
+    assert "[b]" in shown.split("\n")[2]
+
+
+COSTS = Table(
+    columns=("design", "parameters", "images/s", "grad at the start"),
+    rows=(("resnet56@preact", "650", "12,345", "1.0e-3"), ("plain", "1.2 M", "9", "0.50")),
+    numeric=("parameters", "images/s", "grad at the start"), title="Cost",
+)  # fmt: skip
+
+
+def test_headings_of_numbers_are_broken_before_anything_else() -> None:
+    assert "grad at the start" in to_text([COSTS], width=70)
+    assert (
+        to_text([COSTS], width=54)
+        == text("""
+        Cost
+
+                                                     grad
+                                                   at the
+         design            parameters   images/s    start
+         ────────────────────────────────────────────────
+         resnet56@preact          650     12,345   1.0e-3
+         plain                  1.2 M          9     0.50
+    """)
+        + "\n"
+    )
+
+
+def test_a_table_that_does_not_fit_is_told_row_by_row() -> None:
+    """650 is never 65 over 0."""
+    assert to_text([COSTS], width=40) == text("""
+        Cost
+
+        resnet56@preact
+          parameters: 650
+          images/s: 12,345
+          grad at the start: 1.0e-3
+
+        plain
+          parameters: 1.2 M
+          images/s: 9
+          grad at the start: 0.50
+    """)
+
+
+def test_words_still_fold_in_a_table_that_fits() -> None:
+    table = Table(columns=("row", "error"), rows=(("a row of many words that go on", "1.25"),), numeric=("error",))
+    shown = to_text([table], width=30)
+    assert "a row of many words" in shown
+    assert shown.split("\n")[3].endswith("1.25")
+
+
 def test_every_kind_of_operation_has_a_sign() -> None:
     assert set(OBSTACLES) == set(KINDS) == set(SIGNS)
     assert len(set(SIGNS.values())) == len(SIGNS)

@@ -145,13 +145,16 @@ def test_what_was_found_is_kept_when_somebody_stops(tmp_path: Path, monkeypatch:
 def test_nothing_is_judged_by_a_part_of_the_runs(
     interrupted: bool, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = fake.outcome([fake.row("a", "plain8", None, [(9.0, 0.5)], planned=2)])
+    part = replace(fake.outcome([fake.row("a", "plain8", None, [(9.0, 0.5)], planned=2)]), places={"results": "kept"})
     part = replace(part, interrupted=interrupted, troubles=() if interrupted else ("plain8 seed 1 died: killed",))
     monkeypatch.setattr("skipway.study.claim.conduct", lambda *_, **__: part)
     with pytest.raises(error) as caught:
         Bench(budget="quick", results=Results(tmp_path), out=tmp_path).study("tablet")
     if not interrupted:
-        assert "study tablet is not complete: plain8 seed 1 died: killed" in str(caught.value)
+        assert str(caught.value) == (
+            "study tablet is not complete: plain8 seed 1 died: killed\nexpected: all of its runs\n"
+            "try: skipway study tablet --budget quick --results kept"
+        )
 
 
 def test_an_unknown_claim_before_anything_is_measured(tmp_path: Path) -> None:

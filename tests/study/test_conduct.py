@@ -16,6 +16,7 @@ from skipway.spec import DataSpec
 from skipway.study.conduct import conduct, study_outcome
 from skipway.study.jobs import worker
 from skipway.study.jobs.worker import Job, Outcome, carry_out
+from skipway.study.outcome_tables import go_on, missing_text
 from skipway.study.published import Row, Study
 from skipway.study.records.results import Results, run_name
 from skipway.train.run import load_run
@@ -186,6 +187,41 @@ def test_what_is_measured_is_measured_once(bench: Callable[..., Bench], tmp_path
     assert found.row("plain").measured == {0: {"units": 1}, 1: {"units": 2}}
     carried_out(study, bench(), tmp_path)
     assert looked == [0, 1, 1]
+
+
+def test_a_measurement_that_raises_anything_ends_no_run(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    """It may be the user's own code; other runs are under way."""
+
+    def measure(run: Run) -> dict[str, Any]:
+        return {}[run.spec.seed]
+
+    first = bench()
+    found = carried_out(fake.study(ROWS, measure=measure), first, tmp_path)
+    assert len(first.done) == 4
+    assert (found.missing, found.unmeasured) == (0, 4)
+    assert found.troubles[0] == "plain8 seed 0: not measured: KeyError: 0"
+
+
+def test_the_command_that_goes_on_goes_on_there(bench: Callable[..., Bench], tmp_path: Path) -> None:
+    first = bench(stop_after=1)
+    found = carried_out(fake.study(ROWS), first, tmp_path, root="/data", workers=2, launcher="ray")
+    assert go_on(found) == (
+        f"skipway study tablet --budget quick --results {tmp_path / 'results'} --out {tmp_path / 'runs'} --root /data "
+        "--workers 2 --launcher ray"
+    )
+    assert f"To go on: {go_on(found)}" in missing_text(found)
+    # What is only read was carried out nowhere.
+    assert go_on(study_outcome(fake.study(ROWS), "quick", results=first.results)) == (
+        "skipway study tablet --budget quick"
+    )
+
+
+def test_what_is_at_its_default_is_not_typed(
+    bench: Callable[..., Bench], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bench()
+    assert go_on(conduct(fake.study(ROWS))) == "skipway study tablet --budget quick"
 
 
 def test_rows_of_one_net_by_two_recipes_have_names_of_their_own(bench: Callable[..., Bench], tmp_path: Path) -> None:

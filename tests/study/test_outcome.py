@@ -13,6 +13,7 @@ import pytest
 
 from skipway.parts import Lines, Section, Table
 from skipway.report import dumps, schema, to_html, to_text
+from skipway.study.claims._rows import error_words, mean_rank
 from skipway.study.curves import curve_series
 from skipway.study.outcome import RowRuns, StudyOutcome
 from skipway.study.outcome_tables import (
@@ -59,7 +60,8 @@ def test_the_whole_text() -> None:
         " gate, b = 0    exclusive_gate                  fails   89.00 ± 1.41        2.303      2/2   2.00\n"
         " 1×1            conv_shortcut                   12.22          40.00        1.000      1/2   2.00\n"
         "\n"
-        "look for: Whether our rows come in the published order; the values belong to different budgets.\n"
+        "look for: Whether our rows come in the published order; the values belong to different budgets. Test\n"
+        "error, as it is ranked: of the seeds that did not fail where these are more than half, else of all.\n"
         "Kendall's τ-b with the published order 0.91 [0.91, 1.00], 4 rows; failed rows rank last together\n"
         "at budget quick: digits for CIFAR-10\n"
         "published: median of 5 runs; He et al., table 0\n"
@@ -86,17 +88,17 @@ def test_groups_are_ordered_by_themselves() -> None:
     found = fake.outcome(rows)
     assert found.groups == ("110 layers", "164 layers")
     assert ordering_text(found, "110 layers") == (
-        "110 layers: Kendall's τ-b with the published order 1.00 (one seed each: no interval), 2 rows"
+        "110 layers: Kendall's τ-b with the published order 1.00 (rows with one seed: no interval), 2 rows"
     )
     assert ordering_text(found, "164 layers").startswith("164 layers: Kendall's τ-b with the published order -1.00 ")
     one, other = (effect_table(found, group) for group in found.groups)
     assert one is not None
     assert other is not None
     assert (one.rows, one.title) == (
-        (("full", "-10.0 (one seed)", "+0.000 (one seed)"),),
+        (("full", "-10.0 (one seed)", "0.000 (one seed)"),),
         "Difference from original, 110 layers",
     )
-    assert other.rows == (("full", "+10.0 (one seed)", "+0.000 (one seed)"),)
+    assert other.rows == (("full", "+10.0 (one seed)", "0.000 (one seed)"),)
     # A bare name is a design of the same backbone.
     assert row_table(found, "110 layers").columns[1] == "design of resnet110"
     assert [r[1] for r in row_table(found, "110 layers").rows] == ["resnet110", "preact"]
@@ -106,8 +108,57 @@ def test_differences_are_paired_by_seed() -> None:
     found = effect_table(table(), "")
     assert found is not None
     # +10 and +9: 9.5 ± t(0.975, 1) · 0.5; the 1×1 row has one seed in common with the first.
-    assert found.rows[0] == ("gate, b = -6", "+9.5 [+3.1, +15.9]", "+0.400 [+0.400, +0.400]")
-    assert found.rows[2] == ("1×1", "+20.0 (one seed)", "+0.500 (one seed)")
+    assert found.rows[0] == ("gate, b = -6", "+9.5 [+3.1, +15.9]", "+0.400 [+0.400, +0.400] not shown")
+    assert found.rows[2] == ("1×1", "+20.0 (one pair)", "+0.500 (one pair)")
+
+
+def test_the_mean_that_is_shown_is_the_one_that_is_ranked() -> None:
+    """A seed that stayed at guessing is left out of both, where the others are more than half."""
+    found = fake.outcome(
+        [
+            fake.row("a", "resnet20", 6.0, [(10.0, 0.1), (90.0, GUESS), (12.0, 0.1)]),
+            fake.row("b", "resnet20@preact", 7.0, [(14.0, 0.1), (15.0, 0.1), (16.0, 0.1)]),
+            fake.row("c", "resnet20@pre_norm", 8.0, [(17.0, 0.1), (18.0, 0.1), (19.0, 0.1)]),
+        ]
+    )
+    row = found.rows[0]
+    assert row.test_error is not None
+    assert row.test_error.mean == mean_rank(row) == 11.0
+    assert error_words(row) == "11.0 ± 1.4 %, 1 of 3 failed"
+    assert [r[3] for r in row_table(found, "").rows] == ["11.00 ± 1.41", "15.00 ± 1.00", "18.00 ± 1.00"]
+    assert "of the seeds that did not fail" in row_table(found, "").note
+    chart = published_chart(found)
+    assert chart is not None
+    assert chart.series[0].y == (11.0, 15.0, 18.0)
+    # No row failed as a whole, none is last.
+    assert "failed rows" not in ordering_text(found, "")
+    # Where half of them failed, all are told, and the row is last.
+    half = fake.outcome([fake.row("a", "resnet20", 6.0, [(10.0, 0.1), (90.0, GUESS)]), *found.rows[1:]])
+    assert half.rows[0].test_error is not None
+    assert half.rows[0].test_error.mean == 50.0
+    assert ordering_text(half, "").endswith("failed rows rank last together")
+
+
+def test_a_row_with_one_seed_leaves_no_interval() -> None:
+    found = fake.outcome(
+        [
+            fake.row("a", "resnet20", 6.0, [(10.0, 0.1)]),
+            fake.row("b", "resnet20@preact", 7.0, [(14.0, 0.1), (15.0, 0.1)]),
+        ]
+    )
+    assert "1.00 (rows with one seed: no interval), 2 rows" in ordering_text(found, "")
+
+
+def test_test_errors_are_shares_of_answers() -> None:
+    one = 100 / 360
+    found = fake.outcome(
+        [fake.row("a", "plain8", None, [(one, 0.5), (2 * one, 0.5)]),
+         fake.row("b", "resnet8", None, [(2 * one, 0.5), (3 * one, 0.5)])]
+    )  # fmt: skip
+    effect = found.effect("b", "a")
+    assert effect is not None
+    assert not effect.shown
+    assert effect.high - effect.low > 1
 
 
 def test_without_published_values_nothing_is_ordered() -> None:
@@ -145,6 +196,9 @@ def test_what_is_missing_and_how_to_go_on() -> None:
     ]
     assert "0/1, 5 planned" in repr(part)
     assert go_on(whole) == "skipway study tablet --budget quick"
+    elsewhere = replace(whole, places={"results": "my results", "out": "folders"})
+    assert go_on(elsewhere) == "skipway study tablet --budget quick --results 'my results' --out folders"
+    assert f"command: {go_on(elsewhere)}" in " ".join(to_text(outcome_report(elsewhere)).split())
 
 
 def test_before_the_first_run() -> None:
@@ -197,6 +251,8 @@ def test_what_was_measured_on_the_nets() -> None:
     assert (series.name, series.x, series.y) == ("a", (0.0, 1.0), (1.5, 4.0))
     assert (series.low, series.high) == ((1.0, 3.0), (2.0, 5.0))
     assert measured_table(table()) is None
+    nothing = fake.outcome([fake.row("a", "plain8", None, [(9.0, 0.5)], measured={0: {"change": -0.0}})])
+    assert measured_table(nothing).rows == (("a", "0"),)  # type: ignore[union-attr]
 
 
 def test_runs_that_were_not_measured_on() -> None:

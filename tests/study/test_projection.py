@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 import skipway
+from skipway.cli import main
 from skipway.errors import SkipwayError
 from skipway.report import dumps
 from skipway.spec import DataSpec, Memory, OptimizerSpec, RecipeSpec, RunSpec, ScheduleSpec
@@ -19,9 +21,10 @@ from skipway.study.projection import cost
 from skipway.study.projection.cost import StepCost, step_cost
 from skipway.study.projection.projection import ProjectedRow, Projection, project
 from skipway.study.published import STUDIES, Row, Study
+from skipway.study.records.results import Results
 
-if TYPE_CHECKING:
-    from pathlib import Path
+sys.path.insert(0, str(Path(__file__).parent))
+import fake
 
 SGD = RecipeSpec(name="sgd", steps=100, batch_size=64)
 SPEC = RunSpec(model="plain8", recipe=SGD, precision="32-true", accelerator="cpu")
@@ -207,6 +210,34 @@ def test_the_report_says_what_was_measured_and_what_was_scaled() -> None:
     ]  # fmt: skip
     assert values["rows"][0]["memory_bytes"] == 2**20 + 12_000
     assert dumps(values)
+
+
+def test_runs_on_record_are_not_counted(tmp_path: Path, clock: list[int]) -> None:
+    results, asked = Results(tmp_path), study(Row(label="a", model="mlp2"), Row(label="b", model="plain8"))
+    whole = project(asked, "quick", results=results, workers=1)
+    assert (whole.runs, whole.recorded) == (4, 0)
+    for seed in range(2):
+        results.write_record(replace(fake.record("mlp2", seed, 9.0, 0.5), spec=replace(SPEC, model="mlp2", seed=seed)))
+    rest = project(asked, "quick", results=results, workers=1)
+    assert [row.runs for row in rest.rows] == [0, 2]
+    assert rest.seconds == pytest.approx(2 * rest.rows[1].run_sec)
+    assert "2 runs (2 rows × 2 seeds, of which 2 on record and not counted), 1 at a time" in " ".join(str(rest).split())
+    assert rest.to_dict()["runs_on_record"] == 2
+    for seed in range(2):
+        spec = replace(SPEC, model="plain8", seed=seed)
+        results.write_record(replace(fake.record("plain8", seed, 9.0, 0.5), spec=spec))
+    assert project(asked, "quick", results=results).seconds == 0.0
+    assert project(asked, "quick").runs == 4  # asked from Python without a folder
+
+
+def test_the_command_line_counts_what_is_missing(
+    tmp_path: Path, clock: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    list(STUDIES)
+    monkeypatch.setitem(STUDIES._items, "throw-away", study(Row(label="a", model="mlp2")))
+    Results(tmp_path).write_record(replace(fake.record("mlp2", 0, 9.0, 0.5), spec=replace(SPEC, model="mlp2")))
+    assert main(["study", "throw-away", "--dry-run", "--results", str(tmp_path)]) == 0
+    assert "1 run (1 row × 2 seeds, of which 1 on record" in " ".join(capsys.readouterr().out.split())
 
 
 def test_data_that_is_not_there_is_replaced_by_random_samples_of_its_shape(tmp_path: Path, clock: list[int]) -> None:

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import skipway
-from skipway.study.proving.proof import Arm, judge_arms
+from skipway.report import proof_parts, to_text
+from skipway.study.proving.proof import Arm, Proof, judge_arms
 from skipway.study.proving.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
 from skipway.study.proving.remedies import remedies_for
 from skipway.study.proving.trial import Course, TrialSettings
@@ -111,6 +112,48 @@ def course(seed: int, final: float) -> Course:
 def test_what_is_said_of_numbers(before: list[float], after: list[float], verdict: str) -> None:
     arms = [Arm(name=n, courses=tuple(map(course, range(9), f))) for n, f in (("as it is", before), ("fix", after))]
     assert [v.verdict for v in judge_arms(arms, chance=math.log(8))] == [verdict]
+
+
+def lost(seed: int, final: float) -> Course:
+    return Course(seed=seed, losses=(2.0, final), final=final, diverged=True)
+
+
+def test_a_fix_that_mends_divergence_is_confirmed() -> None:
+    """How far a loss got before the run was stopped is no loss to compare with: it counts as guessing."""
+    chance = math.log(10)
+    broken = Arm(name="as it is", courses=(lost(0, 1e10), lost(1, 3e7), lost(2, math.nan)))
+    fixed = Arm(name="fix", courses=tuple(course(k, 0.5 + 0.1 * k) for k in range(3)))
+    (found,) = judge_arms((broken, fixed), chance)
+    assert found.verdict == "confirmed"
+    assert found.effect is not None
+    assert found.effect.mean == pytest.approx(0.6 - chance)
+    # Every seed mended, as equal as can be: what a spread would add is known without one.
+    equal = Arm(name="fix", courses=tuple(course(k, 0.5) for k in range(3)))
+    assert [v.verdict for v in judge_arms((broken, equal), chance)] == ["confirmed"]
+    # A fix that stops the divergence, and whose net then learns nothing, or that breaks a run, mends nothing for sure.
+    for finals in ([2.3, 2.29, 2.3], [1e4, 2e4, 3e4]):
+        arm = Arm(name="fix", courses=tuple(course(k, f) for k, f in enumerate(finals)))
+        assert [v.verdict for v in judge_arms((broken, arm), chance)] == ["not decidable in this budget"]
+    worse = Arm(name="fix", courses=(lost(0, 1e10), course(1, 0.5), course(2, 0.5)))
+    assert [v.verdict for v in judge_arms((broken, worse), chance)] == ["not decidable in this budget"]
+    # A healthy net that the fix breaks.
+    assert [v.verdict for v in judge_arms((fixed, broken), chance)] == ["not confirmed"]
+
+
+def test_what_is_printed_of_a_run_that_diverged() -> None:
+    arms = (
+        Arm(name="as it is", courses=(lost(0, 1e10), lost(1, math.nan))),
+        Arm(name="fix", courses=(course(0, 0.5), course(1, 0.75))),
+    )
+    proof = Proof(
+        rule="branch-scale", model="m", task="digits", chance=math.log(10),
+        settings={"steps": 2, "batch_size": 4, "lr": 1e-3}, arms=arms, verdicts=judge_arms(arms, math.log(10)),
+    )  # fmt: skip
+    text = " ".join(to_text(proof_parts(proof, curves=True)).split())
+    assert "fix: confirmed, loss -1.678 [-3.266, -0.089]" in text
+    assert "as it is – (2 diverged) diverged diverged" in text
+    assert "counts as guessing in the difference" in text
+    assert "e10" not in text.partition("The losses")[0]
 
 
 class Sublayer(nn.Module):

@@ -84,6 +84,12 @@ def test_the_interval_is_that_of_drawing_seeds_anew() -> None:
     assert kendall(published, ours) == found  # the draws are the same every time
 
 
+def test_a_row_with_one_seed_is_not_sure() -> None:
+    found = kendall([1.0, 2.0, 3.0], [[10.0], [15.0, 16.0], [20.0, 21.0]])
+    assert found is not None
+    assert (found.tau, found.low, found.high) == (1.0, None, None)
+
+
 def test_an_interval_by_a_slow_twin() -> None:
     rng = np.random.default_rng(3)
     published = [6.61, 8.7, 6.91, 12.22, FAIL]

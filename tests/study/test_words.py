@@ -13,12 +13,12 @@ import pytest
 from skipway.report import dumps, schema, to_text
 from skipway.spec import DataSpec, RunSpec
 from skipway.study.comparison.comparison import SCHEMA_VERSION
-from skipway.study.comparison.tables import interval_text, number_text
+from skipway.study.comparison.tables import effect_text, interval_text, number_text, result_table
 from skipway.study.comparison.view import comparison_parts, comparison_report
 from skipway.study.curves import learning_curves
 from skipway.study.effects import Effect
 from skipway.study.jobs.plan import ComparisonPlan
-from skipway.study.summary import training_failed
+from skipway.study.summary import error_step, training_failed
 
 sys.path.insert(0, str(Path(__file__).parent))
 import made
@@ -40,15 +40,16 @@ def three(path: Path):
 def test_the_whole_text(tmp_path: Path) -> None:
     text = to_text(comparison_parts(three(tmp_path)))
     assert max(map(len, text.split("\n"))) <= 100
-    # Differences -60, -59, -58: t(0.975, 2) · 1 / √3 = 2.48; -59, -59, -59; 1, 0, -1.
+    # Differences -60, -59, -58: t(0.975, 2) · 1 / √3 = 2.48; -59, -59, -59, of which one answer of 360 is known to be
+    # rounded: t · (100 / 360) / √6 / √3 = 0.28; 1, 0, -1.
     assert text.startswith(
         "skipway · plain56 against resnet56 and resnet56@preact on digits: 20 steps of 64, 3 seeds each\n"
         "plain56: training failed (3 of 3): the training loss stayed at that of guessing.\n"
-        "resnet56 is better than plain56 by 59.0 points [56.5, 61.5]. Test errors: 22.00 ± 2.00 % and 81.00 ±\n"
-        "1.00 %.\n"
-        "resnet56@preact is better than plain56 by 59.0 points [59.0, 59.0]. Test errors: 22.00 ± 1.00 % and\n"
+        "resnet56 is better than plain56 by 59.00 points [56.52, 61.48]. Test errors: 22.00 ± 2.00 % and\n"
         "81.00 ± 1.00 %.\n"
-        "Between resnet56 and resnet56@preact no difference is shown: 0.0 points [-2.5, 2.5], 3 seeds.\n"
+        "resnet56@preact is better than plain56 by 59.00 points [58.72, 59.28]. Test errors: 22.00 ± 1.00 %\n"
+        "and 81.00 ± 1.00 %.\n"
+        "Between resnet56 and resnet56@preact no difference is shown: 0.00 points [-2.48, 2.48], 3 seeds.\n"
     )
     row = next(line for line in text.split("\n") if line.startswith(" resnet56 "))
     assert row.split() == [
@@ -74,7 +75,7 @@ def test_one_seed_claims_nothing(tmp_path: Path) -> None:
     found = made.comparison(tmp_path, results)
     (answer,) = found.to_dict()["answer"]
     assert answer == (
-        "resnet56 makes 60.0 points fewer test errors than plain56, with one seed: whether that is chance cannot be "
+        "resnet56 makes 60.00 points fewer test errors than plain56, with one seed: whether that is chance cannot be "
         "said. Test errors: 20.00 % and 80.00 %."
     )
     assert "-60.0 (one seed)" in repr(found)
@@ -87,7 +88,7 @@ def test_a_worse_design_is_called_worse(tmp_path: Path) -> None:
     }
     answer = made.comparison(tmp_path, results).to_dict()["answer"]
     assert answer == [
-        "plain56 is worse than resnet56 by 50.0 points [50.0, 50.0]. Test errors: 70.50 ± 0.71 % and 20.50 ± 0.71 %."
+        "plain56 is worse than resnet56 by 50.00 points [48.98, 51.02]. Test errors: 70.50 ± 0.71 % and 20.50 ± 0.71 %."
     ]
 
 
@@ -109,6 +110,76 @@ def test_diverged_runs_are_failed_and_no_pair(tmp_path: Path) -> None:
         "plain56: training failed in some runs (2 of 3): the loss stopped being finite."
     )
     assert "failed 2 of 3" in repr(found)
+    # One pair of those that were asked for is not the one seed that was not asked for.
+    assert "with one pair of 3 seeds: whether that is chance cannot be said." in " ".join(repr(found).split())
+    assert "+38.0 (one pair)" in repr(found)
+
+
+def test_a_reference_that_diverged_is_the_reference_all_the_same(tmp_path: Path) -> None:
+    lost = made.result(None, "nan", status="diverged")
+    results = {"plain56": {0: lost, 1: lost}, "resnet56": {k: made.result(20.0 + k, 0.5) for k in range(2)}}
+    found = made.comparison(tmp_path / "all", results)
+    table = result_table(found)
+    assert [row[3] for row in table.rows] == ["reference", "–"]
+    assert found.to_dict()["answer"][-1] == (
+        "resnet56 and plain56 have no seed in which both have a test error: plain56 diverged in 2 of 2."
+    )
+    crossed = {"plain56": {0: lost, 1: made.result(9.0, 0.5)}, "resnet56": {0: made.result(9.0, 0.5), 1: lost}}
+    assert (
+        made.comparison(tmp_path / "crossed", crossed)
+        .to_dict()["answer"][-1]
+        .endswith("no seed in which both have a test error: resnet56 diverged in 1 of 2, plain56 diverged in 1 of 2.")
+    )
+
+
+def test_the_same_difference_twice_may_be_chance(tmp_path: Path) -> None:
+    """One answer of 360 more, with two seeds: no spread, and no news."""
+    one = 100 / 360
+    results = {
+        "plain20": {k: made.result(3 * one + k, 0.1) for k in range(2)},
+        "resnet20": {k: made.result(4 * one + k, 0.1) for k in range(2)},
+    }
+    found = made.comparison(tmp_path, results)
+    effect = found.effect("resnet20")
+    assert effect is not None
+    assert not effect.shown
+    # t(0.975, 1) · (100 / 360) / √6 / √2
+    assert effect.high - effect.mean == pytest.approx(12.7062 * one / math.sqrt(12), rel=1e-5)
+    assert found.to_dict()["answer"][0].startswith(
+        "Between resnet20 and plain20 no difference is shown: 0.28 points [-0.74, 1.30], 2 seeds."
+    )
+
+
+def test_tokens_are_answers_each() -> None:
+    images, tokens = ({"data": {"test_size": 50, "input_shape": shape}} for shape in ([3, 8, 8], [8]))
+    assert error_step([images]) == 2.0
+    assert error_step([tokens]) == 0.25
+    assert error_step([tokens, images]) == 2.0
+    assert error_step([]) == 0.0
+
+
+def test_a_small_effect_has_the_digits_it_takes(tmp_path: Path) -> None:
+    small = Effect(n=3, mean=-0.0151, low=-0.0298, high=-0.0004)
+    assert small.shown
+    assert effect_text(small) == "-0.0151 [-0.0298, -0.0004]"
+    assert effect_text(Effect(n=3, mean=-0.3, low=-0.5, high=-0.1)) == "-0.3 [-0.5, -0.1]"
+    # Not shown: no digits are spent on it, and nothing has the sign of nothing.
+    assert effect_text(Effect(n=3, mean=-0.0001, low=-0.02, high=0.01)) == "0.0 [0.0, 0.0] not shown"
+    assert number_text(-0.0004, 3, signed=True) == number_text(0.0, 3, signed=True) == "0.000"
+    found = made.comparison(
+        tmp_path,
+        {
+            "a": {k: made.result(5.0, 0.1) for k in range(3)},
+            "b": {k: made.result(5.0 + 0.002 * (k - 1) + 0.006, 0.1) for k in range(3)},
+        },
+    )
+    for run in found.runs["a"] | found.runs["b"]:
+        for model in found.models:
+            file = tmp_path / model / f"seed-{run}" / "environment.json"
+            values = json.loads(file.read_text())
+            values["data"]["test_size"] = 10**6
+            file.write_text(json.dumps(values))
+    assert found.to_dict()["answer"][0].startswith("b is worse than a by 0.006 points [0.001, 0.011].")
 
 
 def test_failing_is_a_loss_near_that_of_guessing(tmp_path: Path) -> None:

@@ -25,11 +25,14 @@ def read_baseline(file: Path, model: str) -> frozenset[tuple[str, str]]:
     """
     made = f"skipway inspect {model} --json > {file}"
     try:
-        report = Inspection.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        values = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
+            raise SkipwayError(f"it holds {type(values).__name__}, no object")
+        report = Inspection.from_dict(values)
     except OSError as error:
         raise SkipwayError(f"{file}: {error.strerror}", "a report of an earlier inspection", made) from None
-    except (ValueError, UnicodeDecodeError) as error:
-        reason = error.given if isinstance(error, SkipwayError) else str(error).splitlines()[0]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # no JSON, or fields of other kinds
+        reason = error.given if isinstance(error, SkipwayError) else next(iter(str(error).splitlines()), "")
         raise SkipwayError(f"{file} is no report of an inspection: {reason}", "what --json prints", made) from None
     if report.model != model:
         raise SkipwayError(f"{file} is the report of {report.model}", f"one of {model}", made)

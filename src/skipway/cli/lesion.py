@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,20 +83,22 @@ def lesion_command(  # noqa: PLR0913, PLR0917  # one parameter for each option o
     check_html(html)
     with as_usage("--delete"):
         chosen = _chosen(delete)
-    net, name, found_on, labelled = _model(model, data, root, weights, batch)
-    options: dict[str, Any] = {
-        "delete": chosen, "swap": swap, "draws": seeds, "name": name,
-        "blocks": blocks if blocks in (None, "auto") else blocks.split(","),
-    }  # fmt: skip
-    try:
-        if labelled is None:
-            found: Lesion = lesion(net, found_on, **options)
-        else:
-            found = lesion(net, data=_test_batches(labelled, samples, batch), **options)
-    except NoUnitsError as error:
-        raise SkipwayError(
-            error.given, error.expected.replace("blocks=", "--blocks"), f"skipway lesion {model} --blocks auto"
-        ) from None
+    # What the user's own code prints must not mix with the JSON on standard output.
+    with redirect_stdout(sys.stderr) if json else nullcontext():
+        net, name, found_on, labelled = _model(model, data, root, weights, batch)
+        options: dict[str, Any] = {
+            "delete": chosen, "swap": swap, "draws": seeds, "name": name,
+            "blocks": blocks if blocks in (None, "auto") else blocks.split(","),
+        }  # fmt: skip
+        try:
+            if labelled is None:
+                found: Lesion = lesion(net, found_on, **options)
+            else:
+                found = lesion(net, data=_test_batches(labelled, samples, batch), **options)
+        except NoUnitsError as error:
+            raise SkipwayError(
+                error.given, error.expected.replace("blocks=", "--blocks"), f"skipway lesion {model} --blocks auto"
+            ) from None
     if json:
         print(dumps(found.to_dict()))
     else:
@@ -113,7 +117,12 @@ def _chosen(text: str) -> Any:
     listed: list[int | str] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if first.isdigit() and (last.isdigit() if dash else True):
+        ends = (first, last) if dash else (first,)
+        if all(end.isdigit() for end in ends):
+            if not part.isascii():  # raised digits are digits, and no numbers
+                raise UsageProblemError(
+                    f"{part!r} is no number", "each, a number, a range or paths", "--delete each,1-10"
+                )
             listed += range(int(first), int(last if dash else first) + 1)
         elif part:
             listed.append(part)

@@ -37,9 +37,13 @@ def ignored_rules(rules: Sequence[str], folder: Path | None = None) -> tuple[str
     if file is None:
         return ()
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("skipway", {})
+        tool = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SkipwayError(f"{file} is no TOML: {error}", "a pyproject.toml that can be read") from None
+    table = tool.get("skipway", {}) if isinstance(tool, dict) else tool
+    if not isinstance(table, dict):
+        where = "skipway" if isinstance(tool, dict) else "tool"
+        raise SkipwayError(f"{where} = {table!r} in {file}", "a table: [tool.skipway]")
     for key in table:
         if key not in _KNOWN:
             raise UnknownNameError(f"key of [tool.skipway] in {file}", key, _KNOWN)

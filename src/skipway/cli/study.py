@@ -60,7 +60,10 @@ def study_command(  # noqa: PLR0913, PLR0917  # one parameter for each option of
     if dry_run:
         from skipway.study.projection.projection import project
 
-        show_result(project(found, checked, root=data, seeds=seeds, only=rows, workers=workers), json=json, html=html)
+        projected = project(
+            found, checked, results=Results(results), root=data, seeds=seeds, only=rows, workers=workers
+        )
+        show_result(projected, json=json, html=html)
         return 0
     with CompareDisplay(stderr=json) as display:
         outcome = conduct(

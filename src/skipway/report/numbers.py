@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-__all__ = ["blocks", "bytes_text", "cosine", "count_text", "counted", "duration_text", "percent", "short", "span"]
+__all__ = [
+    "blocks", "bytes_text", "cosine", "count_text", "counted", "digits_to_show", "duration_text", "number_text",
+    "percent", "short", "span",
+]  # fmt: skip
 
+# From here on a fixed number of decimals only adds noise.
+_LARGE: Final = 1e4
+_MORE_DIGITS: Final = 3
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 
 
@@ -67,6 +73,24 @@ def count_text(value: float) -> str:
         if value >= size:
             return f"{value / size:.{1 if value >= 9.95 * size else 2}f} {prefix}"
     return f"{value / 1e3:.1f} k"
+
+
+def number_text(value: float, digits: int, *, signed: bool = False) -> str:
+    """``12.34``, or ``1.2e20`` for what has left all bounds; `signed` with its sign, which what rounds to 0 has not."""
+    sign = "+" if signed else ""
+    if not abs(value) < _LARGE:
+        return sign * (value > 0) + short(value)
+    text = f"{value:{sign}.{digits}f}"
+    return text if float(text) else f"{0:.{digits}f}"
+
+
+def digits_to_show(low: float, high: float, digits: int) -> int:
+    """Decimals with which neither end of an interval reads as 0, where it leaves 0 out; up to 3 more than `digits`."""
+    if low <= 0 <= high:
+        return digits
+    nearer = min(abs(low), abs(high))
+    enough = (digits + more for more in range(_MORE_DIGITS) if round(nearer, digits + more))
+    return next(enough, digits + _MORE_DIGITS)
 
 
 def counted(number: int, what: str) -> str:

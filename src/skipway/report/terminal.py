@@ -7,15 +7,14 @@ import math
 from functools import singledispatch
 from typing import TYPE_CHECKING, Final
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
 from skipway.parts import FindingPart, Heatmap, Lines, Part, Section, Skipped, StreamMap, Table, Text
 from skipway.report.numbers import short
 from skipway.report.terminal_road import road
+from skipway.report.terminal_table import FittingTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,12 +66,7 @@ def _(part: Text) -> RenderableType:
 
 @lower.register
 def _(part: Table) -> RenderableType:
-    table = RichTable(box=box.SIMPLE_HEAD, title=part.title or None, title_justify="left", pad_edge=False)
-    for column in part.columns:
-        table.add_column(RichText(column), justify="right" if column in part.numeric else "left", overflow="fold")
-    for row in part.rows:
-        table.add_row(*(RichText(cell) for cell in row))
-    return table
+    return FittingTable(part)
 
 
 @lower.register

@@ -11,6 +11,7 @@ from skipway.errors import SkipwayError
 from skipway.registry import Registry
 from skipway.study.budgets import BUDGETS, Budget, by_budget
 from skipway.study.conduct import conduct
+from skipway.study.outcome_tables import go_on
 
 if TYPE_CHECKING:
     from skipway.parts import Part
@@ -89,7 +90,7 @@ class Bench:
             raise KeyboardInterrupt
         if not outcome.complete:
             why = outcome.troubles[0] if outcome.troubles else f"{outcome.missing} runs are not over"
-            raise SkipwayError(f"study {name} is not complete: {why}", "all of its runs", f"skipway study {name}")
+            raise SkipwayError(f"study {name} is not complete: {why}", "all of its runs", go_on(outcome))
         return outcome
 
 

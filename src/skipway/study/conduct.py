@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from skipway.study.published import Row, Study
     from skipway.train.run import Run
 
-__all__ = ["conduct", "row_spec", "rows_named", "study_outcome"]
+__all__ = ["conduct", "is_wanted", "row_spec", "rows_named", "study_outcome"]
+
+_RESULTS: Final = Path("results")
+_OUT: Final = Path("runs/studies")
 
 # Sets whose files are the same wherever they lie. Others take no folder, or are another set in another one (text).
 _LIES_SOMEWHERE: Final = ("cifar10", "cifar100", "fashion_mnist", "imagenet")
@@ -41,7 +44,7 @@ def conduct(  # noqa: PLR0913  # keywords of one call, all optional
     budget: Budget = "quick",
     *,
     results: Results | None = None,
-    out: str | Path = "runs/studies",
+    out: str | Path = _OUT,
     root: str | None = None,
     seeds: int | None = None,
     only: Sequence[str] = (),
@@ -75,7 +78,7 @@ def conduct(  # noqa: PLR0913  # keywords of one call, all optional
     keeper = _Keeper(found, results, listener, commit=code_commit())
     specs = _specs(found, budget, root=root, seeds=seeds, only=only)
     flat = [spec for k in range(max(map(len, specs.values()))) for row in specs.values() for spec in row[k : k + 1]]
-    missing = list({run_name(spec): spec for spec in flat if _wanted(found, spec, results)}.values())
+    missing = list({run_name(spec): spec for spec in flat if is_wanted(found, spec, results)}.values())
     jobs: list[Job] = []
     if missing:
         _, threads = workers_and_threads(len(missing), found.settings(budget), workers)
@@ -105,9 +108,22 @@ def conduct(  # noqa: PLR0913  # keywords of one call, all optional
         keeper.close(outcomes)
     return replace(
         study_outcome(found, budget, results=results, seeds=seeds, only=only),
+        places=_places(results.path, Path(out), root, workers, launcher),
         interrupted=any(outcome.status == "stopped" for outcome in outcomes.values()),
         troubles=tuple(keeper.troubles),
     )
+
+
+def _places(results: Path, out: Path, root: str | None, workers: int | None, launcher: str) -> dict[str, str]:
+    """What `skipway study` has to be told to go on in the same places: options that are not at their defaults."""
+    given = {
+        "results": None if results == _RESULTS else results,
+        "out": None if out == _OUT else out,
+        "root": root,
+        "workers": workers,
+        "launcher": None if launcher == "local" else launcher,
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
 
 
 class _Keeper:
@@ -147,8 +163,9 @@ class _Keeper:
         """Other runs are under way: what goes wrong here is said, and does not end them."""
         try:
             values = measure(run) if run.status == "finished" else {"status": run.status}
-        except (SkipwayError, RuntimeError) as error:  # PyTorch's own are RuntimeErrors
-            self.say(f"{job.name}: not measured: {error}")
+        except Exception as error:  # noqa: BLE001  # a measurement may be the user's own code, which raises anything
+            said = str(error) if isinstance(error, SkipwayError) else f"{type(error).__name__}: {error}"
+            self.say(f"{job.name}: not measured: {said}")
             return
         self._results.write_measured(self._study.id, run.spec, values)
 
@@ -233,8 +250,14 @@ def rows_named(study: Study, budget: Budget, labels: Sequence[str] = ()) -> tupl
     return tuple(row for row in rows if not labels or row.label in labels)
 
 
-def _wanted(study: Study, spec: RunSpec, results: Results) -> bool:
-    """Whether a run, or what is measured on its net, is not on record."""
+def is_wanted(study: Study, spec: RunSpec, results: Results) -> bool:
+    """Whether a run, or what is measured on its net, is not on record.
+
+    Args:
+        study: whose run.
+        spec: of the run.
+        results: what is on record.
+    """
     if results.read_record(spec) is None:
         return True
     return study.measure is not None and results.read_measured(study.id, spec) is None

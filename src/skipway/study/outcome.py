@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from skipway.report.shown import Shown
 from skipway.study.effects import Effect, Spread, paired_effect, spread
-from skipway.study.rank import Ordering, kendall
+from skipway.study.rank import Ordering, centre, kendall
+from skipway.study.summary import error_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,12 +41,16 @@ class RowRuns:
 
     @cached_property
     def test_error(self) -> Spread | None:
-        """Over the seeds that have one, in percent."""
-        return spread(list(self.errors.values()))
+        """In percent, of the seeds by which the row is ranked: those that did not fail, where they are more than half.
+
+        Else of all that have one; the row then ranks as failed.
+        """
+        left_out = () if math.isinf(centre(self.ranked)) else self.failed
+        return spread([error for seed, error in self.errors.items() if seed not in left_out])
 
     @cached_property
     def train_loss(self) -> Spread | None:
-        """Over the seeds, each the mean of its last steps, in nats."""
+        """Over the seeds that did not diverge, each the mean of its last steps, in nats."""
         return spread([v for r in self.records.values() if (v := r.train_loss) is not None])
 
     @property
@@ -81,6 +86,8 @@ class StudyOutcome(Shown):
         interrupted: whether somebody asked to stop before all was over.
         troubles: what went wrong, a sentence for each run or measurement; empty where nothing did, or where nothing
             was run.
+        places: where it was carried out, as options of the command that goes on: names with values; those that are at
+            their defaults are left out.
     """
 
     study: Study
@@ -88,6 +95,7 @@ class StudyOutcome(Shown):
     rows: tuple[RowRuns, ...]
     interrupted: bool = False
     troubles: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -148,7 +156,8 @@ class StudyOutcome(Shown):
         one, other = self.row(reference, group), self.row(label, group)
         if of == "train_loss":
             return paired_effect(one.losses, other.losses)
-        return paired_effect(one.errors, other.errors)
+        step = error_step(r.records[seed].environment for r in (one, other) for seed in r.errors)
+        return paired_effect(one.errors, other.errors, step=step)
 
     def ordering(self, group: str | None = None) -> Ordering | None:
         """Kendall's τ-b of the published order and ours.

@@ -7,10 +7,11 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Lines, Series, Table
-from skipway.report.numbers import counted, duration_text, short
-from skipway.study.comparison.tables import effect_text, number_text, spread_text
+from skipway.report.numbers import counted, duration_text, number_text, short
+from skipway.study.comparison.tables import effect_text, spread_text
 from skipway.study.comparison.view import environment_lines, recipe_line
 from skipway.study.effects import spread
+from skipway.study.rank import centre
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,6 +30,9 @@ FAILED: Final = (
     "A training has failed when its loss is not finite at the end, or within 0.05 of ln(classes), that of guessing."
 )
 _ORDER: Final = "Whether our rows come in the published order; the values belong to different budgets."
+_MEANS: Final = (
+    "Test error, as it is ranked: of the seeds that did not fail where these are more than half, else of all."
+)
 _EFFECTS: Final = (
     "Intervals that leave 0 out: 95-percent intervals of the mean difference, paired by seed (Student's t); below 0 "
     "the row has less than the first."
@@ -69,7 +73,7 @@ def row_table(outcome: StudyOutcome, group: str) -> Table:
         rows=tuple(_row(r, backbone, published=known) for r in rows),
         title=group or ("Published and ours" if known else "Result"),
         numeric=columns[2:],
-        note=_ORDER if known and group == outcome.groups[0] else "",
+        note=" ".join([*[_ORDER] * (known and group == outcome.groups[0]), *[_MEANS] * any(r.failed for r in rows)]),
     )
 
 
@@ -112,7 +116,7 @@ def effect_table(outcome: StudyOutcome, group: str) -> Table | None:
         label = runs.row.label
         error = outcome.effect(label, first, group=group)
         loss = outcome.effect(label, first, of="train_loss", group=group)
-        return label, effect_text(error), effect_text(loss, 3)
+        return label, effect_text(error, seeds=runs.planned), effect_text(loss, 3, seeds=runs.planned)
 
     several = any(len(r.records) > 1 for r in rows)
     return Table(
@@ -132,14 +136,14 @@ def ordering_text(outcome: StudyOutcome, group: str) -> str:
     found = outcome.ordering(group)
     if found is None:
         return f"{head}no order to compare: fewer than two rows are known, or all of them failed."
-    failed = any(math.isinf(v) for r in rows for v in r.ranked) or any(r.row.published == "fail" for r in rows)
+    failed = any(r.row.published == "fail" or (r.records and math.isinf(centre(r.ranked))) for r in rows)
     tied = "; failed rows rank last together" if failed else ""
     return f"{head}Kendall's τ-b with the published order {_tau(found)}, {found.rows} rows{tied}"
 
 
 def _tau(found: Ordering) -> str:
     if found.low is None or found.high is None:
-        return f"{found.tau:.2f} (one seed each: no interval)"
+        return f"{found.tau:.2f} (rows with one seed: no interval)"
     return f"{found.tau:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
@@ -187,7 +191,7 @@ def _mean(values: list[float]) -> str:
     if found is None:
         return "–"
     if found.low == found.high:  # a count, the same for every seed
-        return f"{found.low:.0f}" if found.low.is_integer() and abs(found.low) < 1e4 else short(found.low)
+        return number_text(found.low, 0) if found.low.is_integer() and abs(found.low) < 1e4 else short(found.low)
     return short(found.mean) if found.sd is None else f"{short(found.mean)} ± {short(found.sd)}"
 
 
@@ -256,7 +260,7 @@ def missing_text(outcome: StudyOutcome) -> str:
 
 
 def go_on(outcome: StudyOutcome) -> str:
-    """The command that carries the study out, as far as it is not on record."""
+    """The command that carries the study out in the same places, as far as it is not on record."""
     study, budget = outcome.study, outcome.budget
     words = ["skipway", "study", study.id, "--budget", budget]
     planned = max((row.planned for row in outcome.rows), default=0)
@@ -264,6 +268,7 @@ def go_on(outcome: StudyOutcome) -> str:
         words += ["--seeds", str(planned)]
     if len(outcome.rows) < len(study.rows(budget)):
         words += [word for label in dict.fromkeys(r.row.label for r in outcome.rows) for word in ("--row", label)]
+    words += [word for name, value in outcome.places.items() for word in (f"--{name}", value)]
     return shlex.join(words)
 
 

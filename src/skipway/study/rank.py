@@ -24,7 +24,8 @@ class Ordering:
     Args:
         rows: that both order.
         tau: Kendall's τ-b: 1 for the same order, 0 for none in common, -1 for the reverse.
-        low, high: 95-percent interval, by drawing the seeds of every row anew; None where no row has two seeds.
+        low, high: 95-percent interval, by drawing the seeds of every row anew; None where a row has one seed, which
+            would be drawn as if it were sure.
     """
 
     rows: int
@@ -57,7 +58,7 @@ def kendall(published: Sequence[float], ours: Sequence[Sequence[float]]) -> Orde
     tau = float(_tau(places, np.array([[centre(values) for _, values in known]]))[0])
     if math.isnan(tau):
         return None
-    if max(len(values) for _, values in known) < 2:
+    if min(len(values) for _, values in known) < 2:
         return Ordering(rows=len(known), tau=tau, low=None, high=None)
     rng = np.random.default_rng(0)
     drawn = _tau(places, np.stack([_drawn(values, rng) for _, values in known], axis=1))

@@ -11,12 +11,15 @@ from skipway.report.profile import stream_gradients
 from skipway.study.effects import Effect, Spread, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from skipway.diagnostics.inspection import Inspection
     from skipway.train.run import Run
 
-__all__ = ["Summary", "as_number", "came_to_nothing", "effect_dict", "spread_dict", "training_failed"]
+__all__ = [
+    "Summary", "as_number", "came_to_nothing", "effect_dict", "error_step", "final_error", "final_loss", "spread_dict",
+    "training_failed",
+]  # fmt: skip
 
 # A net that has learnt nothing spreads its bets over all classes: a loss of ln(classes), in nats; this near counts.
 _GUESSING: Final = 0.05
@@ -29,8 +32,8 @@ class Summary:
     Args:
         model: its name.
         n: runs that are over.
-        test_error: over the seeds, in percent.
-        train_loss: over the seeds, each the mean of the last steps, in nats.
+        test_error: over the seeds that did not diverge, in percent.
+        train_loss: over the same seeds, each the mean of the last steps, in nats.
         failed: seeds whose training failed: it diverged, or ended with the loss of guessing.
         parameters: of the net.
         flops: of one sample forward (a multiply-add counts 2); None where the net was not inspected.
@@ -66,13 +69,13 @@ class Summary:
         """
         over = {seed: run for seed, run in runs.items() if run.folder.finished}
         results = {seed: run.result for seed, run in over.items()}
-        seconds = spread(_numbers(results, "seconds"))
+        seconds = spread(_known(as_number(r.get("seconds")) for r in results.values()))
         start, end = (_first_inspection(over, when) for when in ("start", "end"))
         return cls(
             model=model,
             n=len(over),
-            test_error=spread(_numbers(results, "test_error")),
-            train_loss=spread(_numbers(results, "train_loss")),
+            test_error=spread(_known(final_error(r) for r in results.values())),
+            train_loss=spread(_known(final_loss(r) for r in results.values())),
             failed=tuple(seed for seed, run in over.items() if training_failed(run)),
             parameters=next((r["parameters"] for r in results.values()), None),
             flops=_flops_per_sample(start or end),
@@ -112,10 +115,47 @@ def came_to_nothing(result: Mapping[str, Any], environment: Mapping[str, Any]) -
         result: of a run that is over.
         environment: of the run, with its data.
     """
-    loss = as_number(result.get("train_loss"))
-    if result["status"] == "diverged" or loss is None or not math.isfinite(loss):
+    loss = final_loss(result)
+    if loss is None or not math.isfinite(loss):
         return True
     return loss > math.log(environment["data"]["num_classes"]) - _GUESSING
+
+
+def final_error(result: Mapping[str, Any]) -> float | None:
+    """Test error of a run, in percent; None where it diverged, whatever was tested on the way there.
+
+    Args:
+        result: of a run that is over.
+    """
+    return None if result["status"] == "diverged" else as_number(result.get("test_error"))
+
+
+def final_loss(result: Mapping[str, Any]) -> float | None:
+    """Training loss of a run, the mean of its last steps in nats; None where it diverged.
+
+    Args:
+        result: of a run that is over.
+    """
+    return None if result["status"] == "diverged" else as_number(result.get("train_loss"))
+
+
+def error_step(environments: Iterable[Mapping[str, Any]]) -> float:
+    """The smallest difference that test errors can have, in points: that of one answer.
+
+        100 / answers        answers = samples of the test set (× tokens of a sample, each of which is answered)
+
+    Of runs with test sets of different sizes it is the largest: it bounds the rounding of a difference from above.
+
+    Args:
+        environments: of the runs, with their data; 0 where there are none.
+    """
+    return max((100 / _answers(environment["data"]) for environment in environments), default=0.0)
+
+
+def _answers(data: Mapping[str, Any]) -> int:
+    """Answers in a test set; images are (C, H, W) with one answer each, samples of T tokens are (T,) with T."""
+    shape = data["input_shape"]
+    return max(int(data["test_size"]) * (int(shape[0]) if len(shape) == 1 else 1), 1)
 
 
 def effect_dict(effect: Effect) -> dict[str, Any]:
@@ -139,8 +179,8 @@ def spread_dict(found: Spread | None) -> dict[str, Any] | None:
     return {"n": found.n, "mean": found.mean, "sd": found.sd, "low": found.low, "high": found.high}
 
 
-def _numbers(results: Mapping[int, Mapping[str, Any]], name: str) -> Sequence[float]:
-    return [v for r in results.values() if (v := as_number(r.get(name))) is not None]
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _first_inspection(runs: Mapping[int, Run], when: str) -> Inspection | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Text, Tone
-from skipway.report.numbers import counted
+from skipway.report.numbers import counted, digits_to_show, number_text
 from skipway.study.comparison.tables import spread_text
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from skipway.study.summary import Summary
 
 __all__ = ["answer", "question"]
+
+# As many as the errors beside a difference have.
+_DIGITS: Final = 2
 
 
 def question(comparison: Comparison) -> str:
@@ -34,7 +37,7 @@ def answer(comparison: Comparison) -> list[Text]:
         return [*texts, Text(text="No run has a test error.", tone="warning")]
     if len(comparison.models) == 1:
         ((name, only),) = known.items()
-        return [*texts, Text(text=f"{name}: test error {spread_text(only.test_error, 2)} %.")]
+        return [*texts, Text(text=f"{name}: test error {spread_text(only.test_error, _DIGITS)} %.")]
     against = [_against(name, s, comparison) for name, s in known.items() if name != comparison.plan.reference]
     return [*texts, *against, *_nearest(comparison, known)]
 
@@ -69,10 +72,22 @@ def _how_it_failed(comparison: Comparison, model: str) -> str:
 def _against(name: str, summary: Summary, comparison: Comparison) -> Text:
     reference = comparison.plan.reference
     if summary.effect is None:
-        return Text(text=f"{name} and {reference} have no seed in common that is over.", tone="warning")
-    text, tone = _compared(name, reference, summary.effect)
-    errors = [spread_text(comparison.summaries[n].test_error, 2) for n in (name, reference)]
+        return Text(text=f"{name} and {reference} have {_no_pair((name, reference), comparison)}.", tone="warning")
+    text, tone = _compared(name, reference, summary.effect, seeds=len(comparison.plan.seeds))
+    errors = [spread_text(comparison.summaries[n].test_error, _DIGITS) for n in (name, reference)]
     return Text(text=f"{text} Test errors: {errors[0]} % and {errors[1]} %.", tone=tone)
+
+
+def _no_pair(names: tuple[str, str], comparison: Comparison) -> str:
+    """Why two designs cannot be compared: no seed is over in both, or one of each pair diverged."""
+    over = [{s for s, run in comparison.runs.get(n, {}).items() if run.folder.finished} for n in names]
+    if not over[0] & over[1]:
+        return "no seed in common that is over"
+    said = []
+    for name, seeds in zip(names, over, strict=True):
+        diverged = sum(comparison.runs[name][seed].status == "diverged" for seed in seeds)
+        said += [f"{name} diverged in {diverged} of {len(seeds)}"] if diverged else []
+    return f"no seed in which both have a test error: {', '.join(said)}"
 
 
 def _nearest(comparison: Comparison, known: dict[str, Summary]) -> list[Text]:
@@ -84,17 +99,20 @@ def _nearest(comparison: Comparison, known: dict[str, Summary]) -> list[Text]:
     effect = comparison.effect(ranked[0], ranked[1])
     if effect is None:
         return []
-    text, _ = _compared(ranked[0], ranked[1], effect)
+    text, _ = _compared(ranked[0], ranked[1], effect, seeds=len(comparison.plan.seeds))
     return [Text(text=text)]
 
 
-def _compared(name: str, other: str, effect: Effect) -> tuple[str, Tone]:
+def _compared(name: str, other: str, effect: Effect, *, seeds: int) -> tuple[str, Tone]:
     if effect.low is None or effect.high is None:
         less = "fewer" if effect.mean < 0 else "more"
-        points = f"{abs(effect.mean):.1f} points {less} test errors than {other}"
-        return f"{name} makes {points}, with one seed: whether that is chance cannot be said.", "warning"
+        points = f"{number_text(abs(effect.mean), _DIGITS)} points {less} test errors than {other}"
+        pair = f"one pair of {seeds} seeds" if seeds > 1 else "one seed"
+        return f"{name} makes {points}, with {pair}: whether that is chance cannot be said.", "warning"
     low, high = (effect.low, effect.high) if effect.mean >= 0 else (-effect.high, -effect.low)
-    points = f"{abs(effect.mean):.1f} points [{low:.1f}, {high:.1f}]"
+    digits = digits_to_show(low, high, _DIGITS)
+    mean, low_text, high_text = (number_text(value, digits) for value in (abs(effect.mean), low, high))
+    points = f"{mean} points [{low_text}, {high_text}]"
     if not effect.shown:
         return f"Between {name} and {other} no difference is shown: {points}, {effect.n} seeds.", "plain"
     if effect.mean < 0:

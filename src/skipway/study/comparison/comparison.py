@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.report.shown import Shown
 from skipway.study.comparison.folder import ComparisonFolder
 from skipway.study.effects import Effect, paired_effect
-from skipway.study.summary import Summary, as_number
+from skipway.study.summary import Summary, error_step, final_error
 from skipway.train.folder import there
 from skipway.train.run import Run
 
@@ -84,15 +84,14 @@ class Comparison(Shown):
             model: below 0 it errs less.
             reference: by default the first of the comparison.
         """
-        return paired_effect(self._errors(reference or self.plan.reference), self._errors(model))
+        names = (reference or self.plan.reference, model)
+        one, other = (self._errors(name) for name in names)
+        runs = (self.runs[name][seed] for name, errors in zip(names, (one, other), strict=True) for seed in errors)
+        return paired_effect(one, other, step=error_step(run.environment for run in runs))
 
     def _errors(self, model: str) -> dict[int, float]:
-        found = {
-            seed: as_number(run.result.get("test_error"))
-            for seed, run in self.runs.get(model, {}).items()
-            if run.folder.finished
-        }
-        return {seed: error for seed, error in found.items() if error is not None}
+        over = {seed: run.result for seed, run in self.runs.get(model, {}).items() if run.folder.finished}
+        return {seed: error for seed, result in over.items() if (error := final_error(result)) is not None}
 
     def table(self) -> Table:
         """The comparison in one table, a row for each design."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.parts import Part, Section, Table, Text
 from skipway.report.numbers import count_text
 from skipway.study.comparison.view import environment_lines, figures, recipe_line
-from skipway.study.summary import as_number, training_failed
+from skipway.study.summary import as_number, final_error, final_loss, training_failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,8 +111,8 @@ def _row(label: str, run: Run) -> tuple[str, ...]:
         spec.data.name,
         run.status,
         f"{spec.recipe.steps}×{spec.recipe.batch_size}",
-        _number(result.get("test_error"), 2),
-        _number(result.get("train_loss"), 3),
+        _number(final_error(result) if result else None, 2),
+        _number(final_loss(result) if result else None, 3),
         "–" if parameters is None else count_text(parameters),
         _number(result.get("seconds"), 0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from skipway.parts import Table
-from skipway.report.numbers import count_text, short
+from skipway.report.numbers import count_text, digits_to_show, number_text, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,6 @@ _NOTE_COST: Final = (
     "the ends of the net learn at different rates."
 )
 
-_LARGE: Final = 1e4
-
 _Column = tuple[str, "Callable[[Summary], str]"]
 
 
@@ -36,31 +34,37 @@ def spread_text(found: Spread | None, digits: int) -> str:
     """``12.34 ± 0.56``; the mean alone where there is one value; ``–`` for None."""
     if found is None:
         return "–"
-    deviation = "" if found.sd is None or abs(found.mean) >= _LARGE else f" ± {found.sd:.{digits}f}"
-    return f"{number_text(found.mean, digits)}{deviation}"
+    mean = number_text(found.mean, digits)
+    # A mean that is told by its power of ten has left all bounds, and so has its spread.
+    deviation = "" if found.sd is None or "e" in mean else f" ± {found.sd:.{digits}f}"
+    return f"{mean}{deviation}"
 
 
-def number_text(value: float, digits: int, *, signed: bool = False) -> str:
-    """``12.34``, or ``1.2e20`` for what has left all bounds; `signed` with its sign."""
-    sign = "+" if signed else ""
-    if abs(value) < _LARGE:
-        return f"{value:{sign}.{digits}f}"
-    return sign * (value > 0) + short(value)
+def effect_text(effect: Effect | None, digits: int = 1, *, seeds: int = 1) -> str:
+    """``-12.3 [-14.5, -10.1]``, with what it means where no difference is shown.
 
-
-def effect_text(effect: Effect | None, digits: int = 1) -> str:
-    """``-12.3 [-14.5, -10.1]``, with what it means where no difference is shown."""
+    Args:
+        effect: of a design; None where there is no pair.
+        digits: decimals.
+        seeds: that were planned: where one pair of several is left, one seed is not what was asked for.
+    """
     if effect is None:
         return "–"
     if effect.low is None or effect.high is None:
-        return f"{interval_text(effect, digits)} (one seed)"
+        return f"{interval_text(effect, digits)} ({'one pair' if seeds > 1 else 'one seed'})"
     return interval_text(effect, digits) + " not shown" * (not effect.shown)
 
 
 def interval_text(effect: Effect, digits: int) -> str:
-    """``-12.3 [-14.5, -10.1]``; the mean alone where there is no interval."""
+    """``-12.3 [-14.5, -10.1]``; the mean alone where there is no interval.
+
+    Args:
+        effect: of a design.
+        digits: decimals; more where an interval that leaves 0 out would otherwise end at 0.
+    """
     if effect.low is None or effect.high is None:
         return number_text(effect.mean, digits, signed=True)
+    digits = digits_to_show(effect.low, effect.high, digits)
     mean, low, high = (number_text(value, digits, signed=True) for value in (effect.mean, effect.low, effect.high))
     return f"{mean} [{low}, {high}]"
 
@@ -97,17 +101,19 @@ def _table(comparison: Comparison, columns: tuple[_Column, ...], *, title: str, 
 
 def _results(comparison: Comparison) -> tuple[_Column, ...]:
     seeds = len(comparison.plan.seeds)
-    against: tuple[_Column, ...] = (("error − reference's [95 %]", _effect),) if len(comparison.models) > 1 else ()
+
+    def effect(summary: Summary) -> str:
+        if summary.model == comparison.plan.reference:
+            return "reference"
+        return effect_text(summary.effect, seeds=seeds)
+
+    against: tuple[_Column, ...] = (("error − reference's [95 %]", effect),) if len(comparison.models) > 1 else ()
     return (
         ("test error %", lambda s: spread_text(s.test_error, 2)),
         ("train loss", lambda s: spread_text(s.train_loss, 3)),
         *against,
         ("training", lambda s: _training(s, seeds)),
     )
-
-
-def _effect(summary: Summary) -> str:
-    return "reference" if summary.effect is None and summary.test_error is not None else effect_text(summary.effect)
 
 
 def _training(summary: Summary, seeds: int) -> str:

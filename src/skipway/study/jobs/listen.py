@@ -20,8 +20,8 @@ class RunState:
         status: ``"waiting"``, ``"running"``, ``"finished"``, ``"diverged"``, ``"stopped"``, ``"failed"`` or ``"died"``.
         step: steps that are done.
         steps: steps of the whole run.
-        loss: the last that was written, in nats; None before.
-        test_error: of a run that is over, in percent.
+        loss: the last that was written, in nats; None before, and where the run diverged.
+        test_error: of a run that is over, in percent; None where it diverged.
     """
 
     name: str

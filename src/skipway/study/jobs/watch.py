@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.study.jobs.listen import RunState
-from skipway.study.summary import as_number
+from skipway.study.summary import final_error, final_loss
 from skipway.train.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Watch:
         if finished:
             result = folder.read_result()
             state = RunState(
-                name=job.name, status=result["status"], step=steps, steps=steps, loss=as_number(result["train_loss"]),
-                test_error=as_number(result["test_error"]),
+                name=job.name, status=result["status"], step=steps, steps=steps, loss=final_loss(result),
+                test_error=final_error(result),
             )  # fmt: skip
         else:
             status = outcome.status if outcome is not None else "running" if job in running else "waiting"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.spec import OptimizerSpec, RecipeSpec, RunSpec
-from skipway.study.conduct import row_spec, rows_named
+from skipway.study.conduct import is_wanted, row_spec, rows_named
 from skipway.study.jobs.machine import worker_devices, workers_and_threads
 from skipway.study.jobs.plan import seeds_from
 from skipway.study.published import as_study
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from skipway.study.budgets import Budget
     from skipway.study.projection.cost import StepCost
     from skipway.study.published import Row, Study
+    from skipway.study.records.results import Results
 
 __all__ = ["SCHEMA", "ProjectedRow", "Projection", "project"]
 
@@ -39,7 +40,7 @@ class ProjectedRow:
     Args:
         row: what would be trained.
         spec: of its runs.
-        runs: one for each seed.
+        runs: one for each seed that is to be run.
         cost: of one training step.
     """
 
@@ -69,6 +70,7 @@ class Projection(Shown):
         rows: in the order of the table.
         workers: runs at a time.
         threads: of the processor for each run, as they were measured.
+        recorded: runs that are on record, and not counted.
     """
 
     study: Study
@@ -76,10 +78,11 @@ class Projection(Shown):
     rows: tuple[ProjectedRow, ...]
     workers: int
     threads: int
+    recorded: int = 0
 
     @property
     def runs(self) -> int:
-        """Of all rows."""
+        """To be run, of all rows."""
         return sum(row.runs for row in self.rows)
 
     @property
@@ -91,7 +94,7 @@ class Projection(Shown):
     def seconds(self) -> float:
         """All runs, so many at a time, none waiting for another: no shorter than the longest run."""
         work = math.fsum(row.run_sec * row.runs for row in self.rows)
-        return max(work / self.workers, max((row.run_sec for row in self.rows), default=0.0))
+        return max(work / self.workers, max((row.run_sec for row in self.rows if row.runs), default=0.0))
 
     def to_dict(self) -> dict[str, Any]:
         """The projection as JSON-ready values; `schema` names the version of this layout."""
@@ -115,6 +118,7 @@ def project(
     study: str | Study,
     budget: Budget,
     *,
+    results: Results | None = None,
     root: str | None = None,
     seeds: int | None = None,
     only: Sequence[str] = (),
@@ -128,6 +132,7 @@ def project(
     Args:
         study: its id, or a `Study`.
         budget: of the runs.
+        results: what is on record: only what is not there is counted; None counts every run.
         root: folder in which the data lies; None for the usual places.
         seeds: runs of each row; by default the budget's.
         only: labels of rows; empty for all.
@@ -141,16 +146,24 @@ def project(
     found = as_study(study)
     rows = rows_named(found, budget, only)
     numbers = seeds_from(found.seeds(budget) if seeds is None else seeds, 0)
-    at_a_time, threads = workers_and_threads(len(rows) * len(numbers), found.settings(budget), workers)
+    specs = {row: row_spec(found, row, budget, root=root) for row in rows}
+    to_do = {
+        row: sum(results is None or is_wanted(found, replace(spec, seed=seed), results) for seed in numbers)
+        for row, spec in specs.items()
+    }
+    missing = sum(to_do.values())
+    at_a_time, threads = workers_and_threads(max(missing, 1), found.settings(budget), workers)
     opened, costs = cache(_open), dict[RunSpec, "StepCost"]()
     projected = []
-    for row in rows:
-        spec = row_spec(found, row, budget, root=root)
+    for row, spec in specs.items():
         same = _what_costs(spec)
         if same not in costs:
             costs[same] = step_cost(same, threads=threads, opened=opened)
-        projected.append(ProjectedRow(row=row, spec=spec, runs=len(numbers), cost=costs[same]))
-    return Projection(study=found, budget=budget, rows=tuple(projected), workers=at_a_time, threads=threads)
+        projected.append(ProjectedRow(row=row, spec=spec, runs=to_do[row], cost=costs[same]))
+    return Projection(
+        study=found, budget=budget, rows=tuple(projected), workers=at_a_time, threads=threads,
+        recorded=len(rows) * len(numbers) - missing,
+    )  # fmt: skip
 
 
 def on_gpus(projection: Projection) -> bool:

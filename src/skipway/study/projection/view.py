@@ -46,6 +46,7 @@ def projection_dict(projection: Projection) -> dict[str, Any]:
         "study": projection.study.id,
         "budget": projection.budget,
         "runs": projection.runs,
+        "runs_on_record": projection.recorded,
         "workers": projection.workers,
         "threads": projection.threads,
         "gpus": on_gpus(projection),
@@ -92,9 +93,11 @@ def _title(projection: Projection) -> str:
 def _sum(projection: Projection) -> str:
     threads = f"with {counted(projection.threads, 'thread')}"
     each = "on a GPU" if on_gpus(projection) else threads
+    rows, planned = len(projection.rows), projection.runs + projection.recorded
+    known = f", of which {projection.recorded} on record and not counted" if projection.recorded else ""
     return (
-        f"{counted(projection.runs, 'run')} ({counted(len(projection.rows), 'row')} × "
-        f"{counted(projection.rows[0].runs, 'seed')}), {projection.workers} at a time, each {each}: about "
+        f"{counted(projection.runs, 'run')} ({counted(rows, 'row')} × "
+        f"{counted(planned // rows, 'seed')}{known}), {projection.workers} at a time, each {each}: about "
         f"{_hours(projection.seconds)} and {_flops(projection.flops)}FLOP in all. Nothing was trained."
     )
 

@@ -32,9 +32,19 @@ class Arm:
     courses: tuple[Course, ...]
 
     @property
-    def finals(self) -> dict[int, float]:
-        """Final loss by seed."""
-        return {c.seed: c.final for c in self.courses}
+    def broken(self) -> int:
+        """Runs that diverged, or ended with no number."""
+        return sum(_broken(c) for c in self.courses)
+
+    def finals(self, chance: float) -> dict[int, float]:
+        """Final loss by seed; a run that diverged, or ended above the loss of guessing, has learnt what guessing has.
+
+        How far a loss got before a run was stopped says nothing: one of 10¹⁰ would swallow every other seed.
+
+        Args:
+            chance: loss of guessing.
+        """
+        return {c.seed: chance if _broken(c) else min(c.final, chance) for c in self.courses}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +54,11 @@ class ProofVerdict:
     Args:
         fix: its name.
         verdict: ``"confirmed"``: the interval of the effect lies below 0 and the effect is at least 5 % of the loss of
-            guessing; ``"not decidable in this budget"``: neither way has come down from guessing, or the interval holds
-            both 0 and an effect that would matter; ``"not confirmed"`` else.
-        effect: final loss under the fix minus that of the model as it is, paired by seed.
+            guessing, or every run of the model as it is diverges, none under the fix does, and these learn;
+            ``"not decidable in this budget"``: neither way has come down from guessing, or the interval holds both 0
+            and an effect that would matter; ``"not confirmed"`` else.
+        effect: final loss under the fix minus that of the model as it is, paired by seed; a run that diverged or ended
+            above the loss of guessing counts as guessing.
     """
 
     fix: str
@@ -121,22 +133,28 @@ class Proof(Shown):
 
 def judge_arms(arms: Sequence[Arm], chance: float) -> tuple[ProofVerdict, ...]:
     """A verdict for every arm after the first, against the first."""
-    before = arms[0].finals
-    return tuple(_judge(before, arm, chance) for arm in arms[1:])
+    return tuple(_judge(arms[0], arm, chance) for arm in arms[1:])
 
 
-def _judge(before: Mapping[int, float], arm: Arm, chance: float) -> ProofVerdict:
-    effect = paired_effect(before, arm.finals)
-    matters = _MATTERS * chance
-    learned = min(_mean(before), _mean(arm.finals)) < chance - matters
+def _judge(as_it_is: Arm, fixed: Arm, chance: float) -> ProofVerdict:
+    before, after = as_it_is.finals(chance), fixed.finals(chance)
+    effect = paired_effect(before, after)
+    matters = _MATTERS * abs(chance)
+    learns = _mean(after) < chance - matters
+    learned = learns or _mean(before) < chance - matters
+    mended = as_it_is.broken == len(before) and not fixed.broken and learns
     verdict: Verdict = "not confirmed"
     if effect is None or effect.low is None or effect.high is None or not learned:
         verdict = "not decidable in this budget"
-    elif effect.high < 0 and effect.mean <= -matters:
+    elif mended or (effect.shown and effect.mean <= -matters):
         verdict = "confirmed"
-    elif effect.low < -matters and effect.high >= 0:
+    elif effect.low < -matters and not effect.shown:
         verdict = "not decidable in this budget"
-    return ProofVerdict(fix=arm.name, verdict=verdict, effect=effect)
+    return ProofVerdict(fix=fixed.name, verdict=verdict, effect=effect)
+
+
+def _broken(course: Course) -> bool:
+    return course.diverged or not math.isfinite(course.final)
 
 
 def _mean(finals: Mapping[int, float]) -> float:

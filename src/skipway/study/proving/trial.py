@@ -67,7 +67,8 @@ class Course:
     Args:
         seed: of the weights (where a factory makes the model), of what the task puts around it, and of the data.
         losses: training loss at each step; shorter than asked for where the run diverged.
-        final: mean of the last tenth of the losses; where it diverged, the larger of the first loss and the last.
+        final: mean of the last tenth of the losses; where it diverged, the larger of the first loss and the last, which
+            a proof counts as guessing.
         gradient_ratio: norm of the gradient with respect to the stream at the first unit over that at the last, before
             the first step; None where unknown.
         similarity: mean cosine between different tokens (or channels) behind the last unit, before the first step.

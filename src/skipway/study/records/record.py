@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.errors import SkipwayError
 from skipway.spec import RunSpec
 from skipway.study.curves import curve_of
-from skipway.study.summary import as_number, came_to_nothing
+from skipway.study.summary import as_number, came_to_nothing, final_error, final_loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,12 +107,12 @@ class Record:
     @property
     def test_error(self) -> float | None:
         """In percent; None where the run diverged."""
-        return as_number(self.result.get("test_error"))
+        return final_error(self.result)
 
     @property
     def train_loss(self) -> float | None:
-        """Mean of the last steps, in nats."""
-        return as_number(self.result.get("train_loss"))
+        """Mean of the last steps, in nats; None where the run diverged."""
+        return final_loss(self.result)
 
     @property
     def seconds(self) -> float:
