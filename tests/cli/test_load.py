@@ -215,7 +215,6 @@ def test_an_example_input_of_the_model_is_used(tmp_path: Path) -> None:
         "    net.example_input_array = torch.zeros(3, 4)\n    return net\n"
     )
     assert load_model(f"{path}:build").batch.shape == (3, 4)
-    sys.modules.pop("lit_of_test")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +267,7 @@ def test_a_file_that_fails_to_import_keeps_its_error(tmp_path: Path) -> None:
     path.write_text("import a_package_that_is_not_here\n")
     text = said(lambda: load_model(f"{path}:build"), ModelRunError)
     assert text == f"{path} fails to import: ModuleNotFoundError: No module named 'a_package_that_is_not_here'"
-    assert "fails_of_test" not in sys.modules
+    assert not [name for name in sys.modules if "fails_of_test" in name]
 
 
 def test_a_module_whose_own_import_is_missing_is_not_called_unknown(

@@ -197,4 +197,6 @@ class TestReadAsNeeded:
             with pytest.raises(SkipwayError) as caught:
                 list(self.files(root, workers=workers).test(batch_size=8))
             assert str(caught.value).startswith(f"{bad}: the image cannot be decoded (")
-            assert str(caught.value).endswith("expected: a whole image\ntry: fetch the file again; a new run may also go without it")
+            assert str(caught.value).endswith(
+                "expected: a whole image\ntry: fetch the file again; a new run may also go without it"
+            )

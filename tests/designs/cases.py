@@ -21,7 +21,7 @@ SMALL: Final[dict[str, dict[str, Any]]] = {
     "resnet164": {"depth": 20, "width": 8},
     "resnet18": {"width": 8, "num_classes": 10},
     "resnet50": {"width": 8, "num_classes": 10},
-    "wrn28_10": {"depth": 16, "width": 16},
+    "wrn28_10": {"depth": 16, "width": 24},
     "densenet40_12": {"depth": 10, "width": 6},
     "densenet121": {"width": 8, "num_classes": 10},
     "vit_tiny": {"depth": 2, "width": 24, "image_size": 16},

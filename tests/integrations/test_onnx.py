@@ -27,7 +27,7 @@ needs_onnx = pytest.mark.skipif(
 )
 TOLERANCE = 1e-4
 NETS = {
-    "resnet20@preact": {"depth": 8, "width": 4, "image_size": 8},
+    "resnet8@preact": {"width": 4, "image_size": 8},
     "gpt_nano": {"depth": 1, "width": 16},
 }
 
@@ -102,7 +102,7 @@ def test_every_design(name: str, tmp_path: Path) -> None:
 @needs_onnx
 @pytest.mark.exhaustive
 def test_as_it_is_at_one_batch_size_and_feature_maps(tmp_path: Path) -> None:
-    model = net("resnet20@preact")
+    model = net("resnet8@preact")
     x = model.dummy_input(3)
     path = export_onnx(model, tmp_path / "fixed.onnx", batch=x, dynamic_batch=False, folded=False)
     assert onnx_difference(model, path, x) <= TOLERANCE
@@ -241,6 +241,7 @@ def test_the_command_on_a_run_and_on_weights(tmp_path: Path, capsys: pytest.Capt
         (["resnet21", "--onnx", "net.onnx"], 2, "resnet20 or resnet26"),
         (["gpt_nano", "--onnx", "net.onnx", "--image-size", "32"], 2, "image_size for gpt_nano"),
         ([".", "--onnx", "net.onnx", "--image-size", "32"], 3, "--image-size 32 for the run in ."),
+        (["nets.py:build", "--onnx", "net.onnx", "--image-size", "32"], 3, "--image-size 32 for nets.py:build"),
         (["resnet20"], 3, "Missing option '--onnx'"),
     ],
 )
@@ -252,3 +253,14 @@ def test_refusals_of_the_command(
     assert main(["export", *arguments]) == code
     assert text in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_onnx
+def test_a_model_that_returns_zeros(tmp_path: Path) -> None:
+    model = skipway.create_model("mlp4", width=8, in_channels=8)
+    path = export_onnx(model, tmp_path / "net.onnx")
+    x = model.dummy_input()
+    nn.init.zeros_(model.head.fc.weight)  # type: ignore[arg-type]  # a linear layer
+    nn.init.zeros_(model.head.fc.bias)  # type: ignore[arg-type]
+    assert onnx_difference(model, path, x) == float("inf")
+    assert onnx_difference(model, export_onnx(model, tmp_path / "zeros.onnx"), x) == 0.0

@@ -121,3 +121,44 @@ def test_cost_is_linear_in_depth() -> None:
 
     a, b, c = (operations(d) for d in (20, 38, 56))
     assert c - b == b - a > 0
+
+
+@pytest.mark.parametrize("name", ["resnet8@preact", "resnet8@revnet", "gpt_nano"])
+def test_features_of_a_net_leave_it_whole(name: str) -> None:
+    net = skipway.create_model(name).eval()
+    x = net.dummy_input()
+    before, modules = net(x), [path for path, _ in net.named_modules()]
+    part = skipway.FeatureNet(net, reduction=1, out_indices=(0,))
+    assert [path for path, _ in net.named_modules()] == modules
+    torch.testing.assert_close(net(x), before, rtol=0, atol=0)
+    assert len(part.stack.units) < len(net.stack.units)
+    assert all(any(p is q for q in net.parameters()) for p in part.parameters())
+    assert not part.stack.training
+    torch.testing.assert_close(part(x)[0], net.stack.run(net.stem(x), (len(part.stack.units) - 1,))[1][0])
+
+
+def test_features_of_no_stage() -> None:
+    with pytest.raises(SkipwayError, match=r"^out_indices=\(\) of resnet8\nexpected: one or more stages from 0 to 2$"):
+        skipway.create_model("resnet8", features_only=True, out_indices=())
+
+
+def test_only_a_tied_classifier_is_without_bias() -> None:
+    gpt = skipway.create_model("gpt_nano", depth=1, width=16)
+    assert gpt.head.fc.bias is None
+    gpt.reset_classifier(10)
+    assert gpt.head.fc.bias is not None
+    assert skipway.create_model("gpt_nano", depth=1, width=16, num_classes=10).head.fc.bias is not None
+    gpt.reset_classifier(256)
+    assert gpt.head.fc.bias is None
+
+
+@pytest.mark.parametrize("name", ["resnet8", "gpt_nano"])
+def test_a_dummy_input_goes_where_the_weights_are(name: str) -> None:
+    model = skipway.create_model(name).double()
+    assert model(model.dummy_input()).dtype == torch.float64
+    assert model.to("meta").dummy_input().device.type == "meta"
+    torch.manual_seed(0)
+    image = skipway.create_model("resnet8").dummy_input()
+    torch.manual_seed(0)
+    skipway.create_model("resnet8")
+    assert torch.equal(image, torch.randn(2, 3, 32, 32))

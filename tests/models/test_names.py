@@ -151,3 +151,76 @@ def test_wrong_inputs_of_stems() -> None:
         gpt(torch.zeros(1, 300, dtype=torch.int64))
     with pytest.raises(SkipwayError, match=r"^input float32 \(1, 8\)\nexpected: integer token ids \(N, T\)$"):
         gpt(torch.randn(1, 8))
+
+
+def parameters(model: torch.nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "expected"),
+    [
+        ("resnet18", 34, "resnet34"), ("resnet18", 50, "resnet50"), ("resnet50@preact", 101, "resnet101@preact"),
+        ("resnet20", 56, "resnet56"), ("resnet20", 164, "resnet164"), ("resnet20", 29, "resnet29"),
+        ("resnet20@exclusive_gate(bias=-2)", 38, "resnet38@exclusive_gate(bias=-2)"), ("plain20", 56, "plain56"),
+        ("mlp40", 3, "mlp3"), ("resnet1001", 164, "resnet164"),
+    ],
+)  # fmt: skip
+def test_a_depth_means_what_it_means_in_a_name(name: str, depth: int, expected: str) -> None:
+    with torch.device("meta"):
+        model, named = skipway.create_model(name, depth=depth), skipway.create_model(expected)
+        assert model.name == expected == named.name
+        assert model.default_cfg == named.default_cfg
+        assert {k: v.shape for k, v in model.state_dict().items()} == {
+            k: v.shape for k, v in named.state_dict().items()
+        }
+        assert str(model.stack.units[0].form) == str(named.stack.units[0].form)
+
+
+@pytest.mark.parametrize(
+    ("name", "depth"),
+    [("resnet20", 50), ("resnet164", 20), ("wrn28_10", 16), ("gpt_nano", 2), ("densenet40_12@dense", 10)],
+)
+def test_nets_without_a_name_of_their_depth_keep_theirs(name: str, depth: int) -> None:
+    with torch.device("meta"):
+        model = skipway.create_model(name, depth=depth)
+    assert (model.name, model.default_cfg["architecture"]) == (name, name.partition("@")[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "hint"),
+    [
+        ("wrn28_10", 20, "depth=16 or depth=22"), ("densenet40_12", 41, "depth=40 or depth=43"),
+        ("densenet121", 100, "depth=121"), ("resnet50", 51, "resnet50 or resnet101"), ("resnet20", 18, "depth=14 or depth=20"),
+        ("resnet20", 39, "resnet38 or resnet44"), ("plain20", 57, "plain56 or plain62"),
+    ],
+)  # fmt: skip
+def test_depths_that_do_not_fit_name_what_can_be_typed(name: str, depth: int, hint: str) -> None:
+    with pytest.raises(SkipwayError) as error:
+        skipway.create_model(name, depth=depth)
+    assert error.value.hint == hint
+
+
+def test_wide_resnets_have_sixteen_channels_behind_the_stem() -> None:
+    # Table 1 of arXiv 1605.07146; parameters counted by hand from it, WRN-10-1 and WRN-10-4.
+    def counted(k: int) -> int:
+        total, width = 3 * 16 * 9, 16
+        for wide in (16 * k, 32 * k, 64 * k):
+            total += 2 * width + 9 * width * wide + 2 * wide + 9 * wide * wide + (width * wide if wide != width else 0)
+            width = wide
+        return total + 2 * width + 10 * width + 10
+
+    for k in (1, 4):
+        model = skipway.create_model("wrn28_10", depth=10, width=16 * k)
+        assert model.get_submodule("stem.conv").out_channels == 16
+        # A first unit that does not project has its norm behind the stem, as any first one.
+        assert parameters(model) == counted(k)
+
+
+@pytest.mark.parametrize(("name", "width"), [("densenet40_12", 24), ("densenet121", 16)])
+def test_densenets_of_another_width_append_as_many_channels(name: str, width: int) -> None:
+    with torch.device("meta"):
+        net, model = backbone(name), skipway.create_model(name, width=width)
+    units = model.stack.built_units()
+    assert {unit.plan.branches[0].block.out_width for unit in units} == {width}
+    assert model.get_submodule("stem.conv").out_channels == net.stem_width * width // net.growth  # type: ignore[attr-defined]

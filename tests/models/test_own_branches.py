@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import skipway
+from skipway.blocks import Norm
 from skipway.errors import ShapeMismatchError, SkipwayError, UnknownNameError
 from skipway.form import Op
 
@@ -115,15 +116,17 @@ def test_a_branch_that_turns_out_to_change_the_shape_when_run() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.conv(x)[:, :, ::2, ::2]
 
+    with pytest.raises(ShapeMismatchError, match=r"branch \(N, 8, H/2, W/2\)"):
+        skipway.Unit(Halving(), "post_act")  # a run on zeros tells it already
     with pytest.raises(ShapeMismatchError) as error:
-        skipway.Unit(Halving(), "post_act")(torch.randn(2, 8, 6, 6))
+        skipway.Unit(Halving(), "post_act", stride=1)(torch.randn(2, 8, 6, 6))
     assert str(error.value) == (
         "shortcut and branch do not fit: shortcut (2, 8, 6, 6), branch (2, 8, 3, 3)\n"
         "expected: equal shapes\n"
         "try: shortcut=nn.Conv2d(8, 8, kernel_size=1, stride=2, bias=False)"
     )
     with pytest.raises(ShapeMismatchError, match="cannot concatenate stream"):
-        skipway.Unit(Halving(), "dense")(torch.randn(2, 8, 6, 6))
+        skipway.Unit(Halving(), "dense", stride=1)(torch.randn(2, 8, 6, 6))
 
 
 def test_widths_that_cannot_be_seen() -> None:
@@ -219,3 +222,68 @@ def test_zero_init_of_own_branches() -> None:
     stack = skipway.Stack([mlp], "pre_norm(zero_init=true)")
     torch.testing.assert_close(stack.units[0](x), x, rtol=0, atol=0)
     assert mlp[0].weight.abs().sum() > 0
+
+
+def test_a_plain_unit_overwrites_nothing_of_its_branch() -> None:
+    torch.manual_seed(0)
+    branches = [nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Sigmoid()) for _ in range(2)]
+    x = torch.randn(2, 4, 6, 6, requires_grad=True)
+    y = skipway.Stack(branches, "plain")(x)
+    y.square().sum().backward()
+    expected = F.relu(branches[1](F.relu(branches[0](x))))
+    torch.testing.assert_close(y, expected)
+    skipway.Stack([nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(2)], "plain")(
+        x
+    ).sum().backward()
+    unit = skipway.Unit(nn.Sequential(nn.Dropout()), "plain", in_width=4, out_width=4, layout="NCHW").eval()
+    kept = x.detach().clone()
+    unit(x.detach())
+    assert torch.equal(x, kept)
+
+
+def test_norms_that_were_named_are_kept() -> None:
+    x = torch.randn(2, 3, 8)
+    for design in ("pre_norm", "post_norm"):
+        branch = nn.Linear(8, 8)
+        torch.testing.assert_close(skipway.Unit(branch, design, norm="none")(x), x + branch(x))
+        assert any(isinstance(m, nn.RMSNorm) for m in skipway.Unit(branch, design, norm="rms").modules())
+        assert any(isinstance(m, nn.LayerNorm) for m in skipway.Unit(branch, design).modules())
+        assert not any(isinstance(m, nn.LayerNorm) for m in skipway.Stack([branch], design, norm="none").modules())
+    for design in ("pre_norm", "post_norm", "preact"):
+        with pytest.raises(SkipwayError, match="norm 'batch' on layout NTD"):
+            skipway.Unit(nn.Linear(8, 8), design, norm="batch")
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "none"])
+def test_no_norm_stands_in_for_another(kind: str) -> None:
+    with pytest.raises(SkipwayError, match=f"norm '{kind}'"):
+        Norm(kind=kind).make(8, "NTD")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("design", ["plain", "dense"])
+def test_a_shortcut_for_designs_that_have_none(design: str) -> None:
+    branch = nn.Conv2d(4, 8, 3, padding=1)
+    with pytest.raises(SkipwayError, match=f"a module for the shortcut of design '{design}'"):
+        skipway.Unit(branch, design, shortcut=nn.Conv2d(4, 8, 1))
+
+
+def test_what_own_branches_of_dense_append_is_what_they_write() -> None:
+    branches = [nn.Linear(8, 3), nn.Linear(11, 3)]
+    with pytest.raises(SkipwayError, match="dense with growth=5 and a branch that writes 3 channels"):
+        skipway.Stack(branches, "dense(growth=5)")
+    assert skipway.Stack(branches, "dense(growth=3)")(torch.randn(2, 8)).shape == (2, 14)
+
+
+def test_a_stack_of_norms_has_no_weights_to_scale() -> None:
+    with pytest.raises(SkipwayError, match="init=gpt2 on a branch without a convolution or linear layer"):
+        skipway.Stack([nn.LayerNorm(8)], "pre_norm(init=gpt2)")
+
+
+@pytest.mark.parametrize("branch", [nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 1, padding=1)])
+def test_a_projection_is_proposed_only_where_it_mends(branch: nn.Module) -> None:
+    with pytest.raises(ShapeMismatchError) as error:
+        skipway.Unit(branch, "post_act")(torch.randn(2, 4, 8, 8))
+    assert error.value.hint == "padding in the branch, so that it keeps height and width: padding=1 with kernel_size=3"
+    with pytest.raises(ShapeMismatchError) as error:
+        skipway.Unit(nn.Flatten(1, 2), "post_act", in_width=4, out_width=4)(torch.randn(2, 3, 4))
+    assert error.value.hint == "a branch that changes the last dimension only"

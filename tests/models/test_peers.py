@@ -124,3 +124,19 @@ def test_wrong_state_dicts_are_refused_and_load_nothing() -> None:
     with pytest.raises(SkipwayError, match=r"^torchvision has no weights for 'resnet18@preact'"):
         skipway.load_torchvision_state_dict(skipway.create_model("resnet18@preact"), state)
     assert all(torch.equal(before[k], v) for k, v in ours.state_dict().items())
+
+
+def test_older_state_dicts_count_no_batches() -> None:
+    torch.manual_seed(0)
+    theirs = torchvision.models.resnet18(weights=None)
+    randomise_(theirs)
+    state = {k: v for k, v in theirs.state_dict().items() if not k.endswith("num_batches_tracked")}
+    assert str(torchvision.models.resnet18(weights=None).load_state_dict(state)) == "<All keys matched successfully>"
+    ours = skipway.create_model("resnet18")
+    skipway.load_torchvision_state_dict(ours, state)
+    assert_same(ours.eval(), theirs.eval(), 64)
+
+
+def test_weights_of_the_depth_that_was_asked_for() -> None:
+    ours = skipway.create_model("resnet18", depth=34)
+    skipway.load_torchvision_state_dict(ours, torchvision.models.resnet34(weights=None).state_dict())

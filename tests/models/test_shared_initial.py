@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -60,3 +63,49 @@ def test_one_number_is_drawn_whatever_the_model() -> None:
     torch.manual_seed(7)
     torch.randint(2**62, ())
     assert torch.rand(4).tolist() == behind["resnet8"]
+
+
+def test_generators_of_accelerators_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seeds_all(_: int) -> None:
+        raise AssertionError("every generator of the machine was seeded")
+
+    # As on a machine that has one; what is drawn from is the processor's all the same.
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    torch.manual_seed(7)
+    pending = torch.cuda._lazy_seed_tracker.get_calls()
+    expected = skipway.create_model("resnet8@preact").state_dict()
+    assert torch.cuda._lazy_seed_tracker.get_calls() == pending
+    torch.manual_seed(7)
+    monkeypatch.setattr(torch, "manual_seed", seeds_all)
+    again = skipway.create_model("resnet8@preact").state_dict()
+    assert all(torch.equal(again[key], value) for key, value in expected.items())
+
+
+def test_the_default_devices_generator_is_seeded_and_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Accelerator:
+        seeds: ClassVar[list[int]] = []
+        states: ClassVar[list[str]] = []
+        current: ClassVar[list[int]] = []
+
+        @classmethod
+        def device(cls, index: int) -> nullcontext[None]:
+            cls.current.append(index)
+            return nullcontext()
+
+        @staticmethod
+        def get_rng_state() -> str:
+            return "as it was"
+
+        set_rng_state = states.append
+        manual_seed = seeds.append
+
+    monkeypatch.setattr(torch, "get_default_device", lambda: torch.device("cuda", 3))
+    monkeypatch.setattr(torch, "get_device_module", lambda _: Accelerator)
+    for _ in range(2):
+        built("resnet8", 5)
+    half = len(Accelerator.seeds) // 2
+    assert half > 7
+    assert Accelerator.seeds[:half] == Accelerator.seeds[half:]
+    assert len(set(Accelerator.seeds)) == half
+    assert Accelerator.states == ["as it was"] * 2
+    assert set(Accelerator.current) == {3}

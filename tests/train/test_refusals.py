@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPEC = tiny(checkpoint_every=2)
+ANOTHER = "another folder: --out, or out= in Python"
 ZOO = str(Path(__file__).with_name("zoo_of_training.py"))
 
 
@@ -69,10 +70,10 @@ def test_a_folder_that_holds_a_run(tmp_path: Path) -> None:
         f"try: skipway train --resume {path}"
     ):
         run_spec(SPEC, path)
-    with says(f"{path} holds another run, not finished\nexpected: an empty or new folder\ntry: another --out"):
+    with says(f"{path} holds another run, not finished\nexpected: an empty or new folder\ntry: {ANOTHER}"):
         run_spec(replace(SPEC, seed=7), path)
     resume(path)
-    with says(f"{path} holds this very run, finished\nexpected: an empty or new folder\ntry: another --out"):
+    with says(f"{path} holds this very run, finished\nexpected: an empty or new folder\ntry: {ANOTHER}"):
         run_spec(SPEC, path)
     with says(f"the run in {path} is over (finished)\nexpected: a run that was stopped\ntry: skipway report {path}"):
         resume(path)
@@ -435,3 +436,23 @@ def test_seconds_add_up_over_stretches(tmp_path: Path, monkeypatch: pytest.Monke
     run = resume(run.path, data=Slow(open_once(SPEC.data), -1))
     assert [line["seconds"] for line in run.metrics() if "loss" in line] == [1, 2, 3, 4, 5, 6]
     assert (run.result["seconds"], run.result["samples_per_sec"]) == (6, 32)
+
+
+def test_two_modules_have_two_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [fit(plain(), steps=1, batch_size=8) for _ in range(3)]
+    names = [run.path.name for run in runs]
+    assert names[1:] == [f"{names[0]}-2", f"{names[0]}-3"]
+
+
+def test_a_run_of_code_in_a_file_is_resumed_where_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    shutil.copy(ZOO, tmp_path / "here" / "nets.py")
+    monkeypatch.chdir(tmp_path / "here")
+    stopped(tmp_path / "run", tiny("nets.py:plain", checkpoint_every=2))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkipwayError, match=r"there is no file 'nets\.py'") as raised:
+        resume(tmp_path / "run")
+    assert str(raised.value).endswith(f"try: cd {tmp_path / 'here'}, where the run began")
+    monkeypatch.chdir(tmp_path / "here")
+    assert resume(tmp_path / "run").status == "finished"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,11 +14,20 @@ from skipway.blocks.slot import Layout, Mode, Slots
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.form import Op
 
-__all__ = ["Block", "SequentialBranch", "TokenBlock", "check_slots", "last_scale_or_weight", "weight_layers"]
+__all__ = [
+    "SCALES_AND_WEIGHTS",
+    "Block",
+    "SequentialBranch",
+    "TokenBlock",
+    "check_slots",
+    "last_scale_or_weight",
+    "weight_layers",
+]
 
 Style = Literal["conv", "token", "layer", "opaque"]
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.RMSNorm, nn.GroupNorm)
 _WEIGHTS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+SCALES_AND_WEIGHTS = _NORMS + _WEIGHTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,21 +132,32 @@ class SequentialBranch(Rebuilding, nn.Sequential):
         return run_through(list(self), x, rebuild=self.rebuild)
 
 
-def weight_layers(branch: nn.Module) -> list[nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d]:
-    """Convolutions and linear layers of a branch, in order of execution."""
-    return [module for module in branch.modules() if isinstance(module, _WEIGHTS)]
+def weight_layers(branch: nn.Module | Sequence[nn.Module]) -> list[nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d]:
+    """Convolutions and linear layers of a branch, in order of execution.
+
+    Args:
+        branch: one of ours, which registers its layers in that order, or the layers of anybody's in that order.
+    """
+    return [module for module in _modules(branch) if isinstance(module, _WEIGHTS)]
 
 
-def last_scale_or_weight(branch: nn.Module) -> nn.Module:
+def last_scale_or_weight(branch: nn.Module | Sequence[nn.Module]) -> nn.Module:
     """The last norm with a gain, or weight layer, of a branch: what zero-initialisation sets to zero.
+
+    Args:
+        branch: as for `weight_layers`.
 
     Raises:
         SkipwayError: the branch has neither.
     """
-    found = [m for m in branch.modules() if isinstance(m, _NORMS + _WEIGHTS) and m.weight is not None]
+    found = [m for m in _modules(branch) if isinstance(m, SCALES_AND_WEIGHTS) and m.weight is not None]
     if not found:
         raise SkipwayError(
             "zero_init on a branch without a norm, convolution or linear layer of its own",
             "a branch whose last such layer can be set to zero",
         )
     return found[-1]
+
+
+def _modules(branch: nn.Module | Sequence[nn.Module]) -> Iterable[nn.Module]:
+    return branch.modules() if isinstance(branch, nn.Module) else branch

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from torch import nn
 
@@ -19,6 +19,7 @@ __all__ = ["Layout", "Make", "Mode", "Norm", "Part", "Slots", "activation", "add
 
 Layout = Literal["NCHW", "NTD"]
 Mode = Literal["train", "eval"]
+NormKind = Literal["batch", "layer", "rms", "none"]
 MODES: Final[tuple[Mode, ...]] = ("train", "eval")
 
 
@@ -72,18 +73,25 @@ class Norm:
     Args:
         kind: which one.
         eps: added to the variance; None takes PyTorch's default for the kind.
+
+    Raises:
+        UnknownNameError: no such kind.
     """
 
-    kind: Literal["batch", "layer", "rms", "none"] = "batch"
+    kind: NormKind = "batch"
     eps: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(NormKind):
+            raise UnknownNameError("norm", self.kind, get_args(NormKind))
 
     def make(self, width: int, layout: Layout, inplace: bool = False) -> nn.Module:
         """The module for `width` channels.
 
         Raises:
-            SkipwayError: a batch norm on tokens, or a layer or RMS norm on images.
+            SkipwayError: a batch norm on tokens, a layer or RMS norm on images, or ``"none"``.
         """
-        if (self.kind == "batch") != (layout == "NCHW"):
+        if self.kind == "none" or (self.kind == "batch") != (layout == "NCHW"):
             raise SkipwayError(
                 f"norm {self.kind!r} on layout {layout}", "norm 'batch' on images, 'layer' or 'rms' on tokens"
             )

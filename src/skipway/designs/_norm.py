@@ -13,7 +13,8 @@ NormOption: TypeAlias = Literal["auto", "layer", "rms"]
 
 
 def chosen_norm(site: Site, option: NormOption) -> Norm:
-    """The norm named by `option`; ``"auto"`` is the backbone's, or a layer norm where it has none."""
+    """The norm named by `option`; ``"auto"`` is the site's, or a layer norm where a backbone on tokens has none."""
     if option == "auto":
-        return Norm(kind="layer") if site.norm.kind in ("none", "batch") and site.block.layout == "NTD" else site.norm
+        missing = site.norm.kind in ("none", "batch") and site.block.layout == "NTD"
+        return Norm(kind="layer") if missing and not site.norm_named else site.norm
     return Norm(kind=option, eps=site.norm.eps)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
+from skipway.designs._options import option, option_error, option_hints, type_text
 from skipway.designs._seam import Design
 from skipway.errors import SkipwayError, UnknownNameError
 from skipway.registry import Registry
@@ -45,9 +46,9 @@ class DesignInfo:
     def of(cls, design: type[Design]) -> DesignInfo:
         """Collected from the class, its options at their defaults."""
         claims = design().claims()
-        hints = _hints(design)
+        hints = option_hints(design)
         options = tuple(
-            Option(name=f.name, type=_type_text(hints[f.name]), default=f.default, help=f.metadata.get("help", ""))
+            Option(name=f.name, type=type_text(hints[f.name]), default=f.default, help=f.metadata.get("help", ""))
             for f in fields(design)
             if f.default is not MISSING
         )
@@ -81,11 +82,6 @@ def register(*, equation: str, citation: str) -> Callable[[D], D]:
     return wrap
 
 
-def option(default: Any, help: str) -> Any:  # noqa: A002  # the field's own word for it
-    """A dataclass field with the sentence that lists show."""
-    return field(default=default, metadata={"help": help})
-
-
 def design_from(text: str | Design) -> Design:
     """The design that a text such as ``"highway(bias=-2)"`` names.
 
@@ -102,7 +98,7 @@ def design_from(text: str | Design) -> Design:
     given = match["options"]
     if given is None or not given.strip():
         return design()
-    hints = _hints(design)
+    hints = option_hints(design)
     known = {f.name: f for f in fields(design)}
     values: dict[str, Any] = {}
     for item in given.split(","):
@@ -117,20 +113,8 @@ def design_from(text: str | Design) -> Design:
     return design(**values)
 
 
-def _hints(design: type[Design]) -> dict[str, Any]:
-    return get_type_hints(design)
-
-
-def _type_text(hint: Any) -> str:
-    return "|".join(map(str, get_args(hint))) if get_origin(hint) is Literal else str(hint.__name__)
-
-
 def _read(design: str, known: Field[Any], hint: Any, text: str) -> bool | int | float | str:
-    wrong = SkipwayError(
-        f"option {known.name}={text} of design {design!r}",
-        {bool: "true or false", int: "a whole number", float: "a number"}.get(hint, _type_text(hint)),
-        f"{design}({known.name}={known.default})",
-    )
+    wrong = option_error(design, known.name, text, hint, known.default)
     if get_origin(hint) is Literal:
         if text not in get_args(hint):
             raise wrong

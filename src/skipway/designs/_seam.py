@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from skipway.blocks import Block, Mode, Norm, Slots
 from skipway.blocks.slot import MODES
+from skipway.designs._options import check_options
 from skipway.errors import SkipwayError
 from skipway.form import UnitForm
 from skipway.spec import OptimizerSpec
@@ -55,6 +56,7 @@ class Site:
         first: whether it is the first unit of the net (a single `Unit` is neither first nor last).
         last: whether it is the last unit of the net.
         norm: the backbone's norm.
+        norm_named: whether the norm was named by whoever builds the unit, so that no design may choose another.
         act: the backbone's activation.
         shortcut: the backbone's published shortcut where shapes change: ``"A"``, ``"B"``, or ``""`` for none.
         given_shortcut: a module of the user's own to stand on the shortcut.
@@ -70,6 +72,7 @@ class Site:
     first: bool = False
     last: bool = False
     norm: Norm = Norm()
+    norm_named: bool = False
     act: str = "relu"
     shortcut: str = ""
     given_shortcut: nn.Module | None = None
@@ -222,6 +225,9 @@ class Design(ABC):
     citation: ClassVar[str] = ""
     uses_progress: ClassVar[bool] = False
     reversible: ClassVar[bool] = False  # whether joins have an inverse wherever the state keeps its shapes
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
     @abstractmethod
     def plan(self, sites: Sequence[Site]) -> tuple[UnitPlan, ...]:

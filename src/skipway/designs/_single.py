@@ -13,17 +13,19 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor, nn
 
-from skipway.blocks import Mode, OpaqueBlock, Part, activation, last_scale_or_weight
+from skipway.blocks import Block, Mode, OpaqueBlock, Part, activation, last_scale_or_weight
 from skipway.blocks.opaque import module_ops
 from skipway.blocks.shortcut import projection, shape_mismatch, subsample_pad
 from skipway.blocks.slot import Make, chain, ops_of
 from skipway.designs._registry import option
 from skipway.designs._seam import BranchPlan, Design, Inputs, Join, Site, UnitLike, UnitPlan, forms_by_mode
+from skipway.errors import ShapeMismatchError, SkipwayError
 from skipway.form import Merge, Op, UnitForm
 
 __all__ = [
     "Arrangement", "PostActLike", "ShortcutOption", "SingleJoin", "SingleStream", "after_activation", "final_norm",
-    "post_arrangement", "pre_arrangement", "projection_parameters", "projects", "shortcut_parts", "zero_branch_ends_",
+    "own_layers", "post_arrangement", "pre_arrangement", "projection_parameters", "projects", "refuse_shortcut",
+    "shortcut_parts", "zero_branch_ends_",
 ]  # fmt: skip
 
 
@@ -97,24 +99,57 @@ def projects(site: Site, choice: str | None = None) -> bool:
     return site.given_shortcut is not None or chosen == "C" or (chosen == "B" and site.changes_shape)
 
 
+def refuse_shortcut(design: Design, site: Site) -> None:
+    """Raise if a module was given for the shortcut of a design that has none.
+
+    Args:
+        design: it.
+        site: where.
+
+    Raises:
+        SkipwayError: one was given.
+    """
+    if site.given_shortcut is not None:
+        raise SkipwayError(
+            f"a module for the shortcut of design {design.id!r}, which has no place for it",
+            "a design whose shortcut takes one, or no such module",
+            "post_act",
+        )
+
+
 def final_norm(site: Site) -> tuple[Part, ...]:
     """The norm behind the last unit of nets whose token blocks start with one."""
     return site.norm.part() if site.block.style == "token" else ()
 
 
 def projection_parameters(site: Site, choice: str, *, norm: bool = True) -> int:
-    """Parameters that `shortcut_parts` adds on images: c·c' for a projection, 2c' for its norm."""
-    if projects(site, choice):
-        return site.block.in_width * site.block.out_width + (2 * site.block.out_width if norm else 0)
-    return 0
+    """Parameters that `shortcut_parts` adds: c·c' for a projection, 2c' for its norm on images, its bias on tokens."""
+    block = site.block
+    if site.given_shortcut is not None:
+        return sum(parameter.numel() for parameter in site.given_shortcut.parameters())
+    if not projects(site, choice):
+        return 0
+    weights = block.in_width * block.out_width
+    if block.layout == "NTD":
+        return weights + block.out_width
+    return weights + (2 * block.out_width if norm and site.norm.kind != "none" else 0)
+
+
+def own_layers(block: Block, branch: nn.Module) -> list[nn.Module]:
+    """Modules of a branch in order of execution; what a design placed around anybody's module is none of it.
+
+    Args:
+        block: its plan.
+        branch: as it was built.
+    """
+    return block.layers() if isinstance(block, OpaqueBlock) else list(branch.modules())
 
 
 def zero_branch_ends_(units: Sequence[UnitLike]) -> None:
     """Set the last gain or weight of each branch to zero, so that it starts as F = 0 (arXiv 1706.02677)."""
     for unit in units:
         for branch, plan in zip(unit.branches, unit.plan.branches, strict=True):
-            # What a design placed before anybody's module is no end of it.
-            layer = last_scale_or_weight(plan.block.module if isinstance(plan.block, OpaqueBlock) else branch)
+            layer = last_scale_or_weight(own_layers(plan.block, branch))
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type]  # norms and weight layers hold a tensor there
             if isinstance(layer.bias, Tensor):
                 nn.init.zeros_(layer.bias)
@@ -135,7 +170,9 @@ class SingleJoin(Join):
         self.shared = chain(design.stream_parts(site), block.in_width, block.layout, fresh=False)
         skips = design.merge != "none"
         self.shortcut = chain(design.on_shortcut(site), block.out_width, block.layout, fresh=False) if skips else None
-        self.after = chain(design.behind(site), block.out_width, block.layout, fresh=True)
+        # Without a merge f is what the branch returned; where that is anybody's, others may still read it.
+        fresh = skips or block.style != "opaque"
+        self.after = chain(design.behind(site), block.out_width, block.layout, fresh=fresh)
 
     def read(self, state: Tensor, t: Tensor | None) -> tuple[Inputs, Tensor]:
         """Branch and shortcut read the same x."""
@@ -160,16 +197,22 @@ class SingleJoin(Join):
             ShapeMismatchError: it is not.
         """
         if h.shape != f.shape:
-            channel = 1 if self.layout == "NCHW" else -1
-            stride = -(-h.shape[2] // f.shape[2]) if self.layout == "NCHW" and h.dim() == f.dim() == 4 else 1
-            raise shape_mismatch(
-                self.layout,
-                h.shape[channel],
-                f.shape[channel],
-                stride,
-                shapes=f"shortcut {tuple(h.shape)}, branch {tuple(f.shape)}",
-            )
+            raise self._mismatch(h, f)
         return h
+
+    def _mismatch(self, h: Tensor, f: Tensor) -> ShapeMismatchError:
+        """The error, with a projection only where one would mend it."""
+        shapes = f"shortcut {tuple(h.shape)}, branch {tuple(f.shape)}"
+        channel, places = (1, slice(2, None)) if self.layout == "NCHW" else (-1, slice(None, -1))
+        stride = -(-h.shape[2] // max(1, f.shape[2])) if self.layout == "NCHW" and h.dim() == f.dim() == 4 else 1
+        if f.dim() == h.dim() and f.shape[places] == tuple(-(-size // stride) for size in h.shape[places]):
+            return shape_mismatch(self.layout, h.shape[channel], f.shape[channel], stride, shapes=shapes)
+        hint = (
+            "padding in the branch, so that it keeps height and width: padding=1 with kernel_size=3"
+            if self.layout == "NCHW"
+            else "a branch that changes the last dimension only"
+        )
+        return ShapeMismatchError(f"shortcut and branch do not fit: {shapes}", "equal shapes", hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +263,8 @@ class SingleStream(Design):
         return tuple(self._unit(site) for site in self.sites(sites))
 
     def _unit(self, site: Site) -> UnitPlan:
+        if self.merge == "none":
+            refuse_shortcut(self, site)
         arrangement = self.arrange(site)
         offered = site.block.slots()
         filled = {"start": arrangement.start, "between": arrangement.between, "end": arrangement.end}

@@ -13,7 +13,7 @@ from skipway.blocks import Mode, activation
 from skipway.blocks.slot import Slots, add_parts, chain
 from skipway.designs._registry import option, register
 from skipway.designs._seam import BranchPlan, Claims, Design, Inputs, Join, Site, UnitPlan, forms_by_mode
-from skipway.designs._single import Arrangement, pre_arrangement
+from skipway.designs._single import Arrangement, pre_arrangement, refuse_shortcut
 from skipway.errors import ShapeMismatchError, SkipwayError
 from skipway.form import UnitForm
 
@@ -59,6 +59,7 @@ class Dense(Design):
     compression: float = option(0.5, "fraction of the channels that a transition keeps, above 0 to 1")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.growth < 0 or not 0 < self.compression <= 1:
             raise SkipwayError(
                 f"dense with growth={self.growth}, compression={self.compression}",
@@ -82,8 +83,15 @@ class Dense(Design):
 
     def _unit(self, site: Site, before: int, width: int) -> UnitPlan:
         growth = self.growth or site.growth or max(1, site.block.out_width // 8)
+        refuse_shortcut(self, site)
         if site.block.style == "opaque":
             growth = site.block.out_width
+            if self.growth not in (0, growth):
+                raise SkipwayError(
+                    f"dense with growth={self.growth} and a branch that writes {growth} channels",
+                    "the number that the branch writes, or 0",
+                    "dense",
+                )
         block = site.block.resized(in_width=width, out_width=growth)
         arrangement = pre_arrangement(site) if block.style != "layer" else Arrangement()
         slots: Slots = {"start": arrangement.start}

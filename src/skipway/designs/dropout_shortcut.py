@@ -48,6 +48,7 @@ class DropoutShortcut(PostActLike):
     inverted: bool = option(False, "rescale in training, as nn.Dropout does")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.p < 1:
             raise SkipwayError(f"dropout_shortcut with p={self.p}", "a probability strictly between 0 and 1")
 

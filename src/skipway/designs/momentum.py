@@ -62,6 +62,7 @@ class Momentum(PairedStream):
     gamma: float = option(0.9, "γ, how much of the velocity stays; above 0, below 1")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.gamma < 1:
             raise SkipwayError(f"momentum with gamma={self.gamma}", "a number above 0 and below 1")
 

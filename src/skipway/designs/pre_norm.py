@@ -14,7 +14,7 @@ from skipway.blocks import Part, weight_layers
 from skipway.designs._norm import NormOption, chosen_norm
 from skipway.designs._registry import option, register
 from skipway.designs._seam import Claims, Site, UnitLike
-from skipway.designs._single import Arrangement, SingleStream, zero_branch_ends_
+from skipway.designs._single import Arrangement, SingleStream, own_layers, zero_branch_ends_
 from skipway.errors import SkipwayError
 
 
@@ -32,6 +32,7 @@ class PreNorm(SingleStream):
     zero_init: bool = option(False, "start each branch at zero by its last weights")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.zero_init and self.init == "gpt2":
             raise SkipwayError("pre_norm with both zero_init and init=gpt2", "one initialisation of the last weights")
 
@@ -50,8 +51,15 @@ class PreNorm(SingleStream):
             zero_branch_ends_(units)
         if self.init == "gpt2":
             for unit in units:
-                for branch in unit.branches:
-                    nn.init.normal_(weight_layers(branch)[-1].weight, std=0.02 / math.sqrt(len(units)), generator=rng)
+                for branch, plan in zip(unit.branches, unit.plan.branches, strict=True):
+                    layers = weight_layers(own_layers(plan.block, branch))
+                    if not layers:
+                        raise SkipwayError(
+                            "init=gpt2 on a branch without a convolution or linear layer of its own",
+                            "a branch whose last such layer can be scaled",
+                            "pre_norm",
+                        )
+                    nn.init.normal_(layers[-1].weight, std=0.02 / math.sqrt(len(units)), generator=rng)
 
     def claims(self) -> Claims:
         """Stable without warm-up; later units matter less and less."""

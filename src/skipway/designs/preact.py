@@ -38,6 +38,7 @@ class Preact(SingleStream):
     dropout: float = option(0.0, "probability between the convolutions, as in Wide ResNets (arXiv 1605.07146)")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.dropout < 1:
             raise SkipwayError(f"preact with dropout={self.dropout}", "a probability from 0 to below 1")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -44,9 +43,7 @@ class Scaled(PostActLike):
     mu: float = option(0.5, "μ, on the branch; not 0")
 
     def __post_init__(self) -> None:
-        for name, value in (("lam", self.lam), ("mu", self.mu)):
-            if not math.isfinite(value):
-                raise SkipwayError(f"scaled with {name}={value}", "a finite number", "scaled(lam=0.5,mu=0.5)")
+        super().__post_init__()
         if self.lam == 0:
             raise SkipwayError("scaled with lam=0 has no shortcut", "lam other than 0", "the design plain")
         if self.mu == 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -72,6 +73,8 @@ def export_onnx(
 def onnx_difference(model: nn.Module, path: str | os.PathLike[str], batch: Tensor) -> float:
     """The largest difference between a model and an ONNX file, relative to the model's largest output; dimensionless.
 
+    0 where both return nothing but zeros.
+
     Args:
         model: run in eval mode on the batch's device, and put back into its mode.
         path: of the file; run by onnxruntime on the processor.
@@ -97,7 +100,14 @@ def onnx_difference(model: nn.Module, path: str | os.PathLike[str], batch: Tenso
     if [tensor.shape for tensor in ours] != [tensor.shape for tensor in theirs]:
         shapes = [[tuple(tensor.shape) for tensor in tensors] for tensors in (theirs, ours)]
         raise SkipwayError(f"{path} returns {shapes[0]}", f"{shapes[1]}, as the model does")
-    return max(float((a - b).abs().max() / a.abs().max()) for a, b in zip(ours, theirs, strict=True))
+    return max(_relative(float((a - b).abs().max()), float(a.abs().max())) for a, b in zip(ours, theirs, strict=True))
+
+
+def _relative(difference: float, largest: float) -> float:
+    """Infinite where the model returns nothing but zeros and the file does not."""
+    if largest == 0:
+        return 0.0 if difference == 0 else math.inf
+    return difference / largest
 
 
 def check_onnx_packages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -75,7 +76,9 @@ def _import_file(target: str, attribute: str) -> ModuleType:
     if not attribute:
         defined = ", ".join(_defined(path)) or "nothing"
         raise SkipwayError(f"{target!r} names no factory", f"{target}:FACTORY; the file defines {defined}")
-    name = path.stem
+    # Under a name of its own: a file random.py is not to stand in for Python's module.
+    place = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
+    name = f"skipway_user_{path.stem}_{place}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise SkipwayError(f"{target!r} cannot be imported as Python code", "path/to/file.py:factory")

@@ -13,13 +13,15 @@ from skipway.errors import SkipwayError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["load_weights", "read_tensors"]
+__all__ = ["is_counter", "load_weights", "read_tensors"]
 
 MOST_NAMES: Final = 6
 
 
 def load_weights(model: nn.Module, path: str | Path) -> int:
     """Load every parameter and buffer of `model` from a safetensors file or a ``weights_only`` checkpoint.
+
+    Counters of batches may lack, as PyTorch has it for files older than they are.
 
     Args:
         model: changed in place, but only when everything fits.
@@ -42,7 +44,7 @@ def load_weights(model: nn.Module, path: str | Path) -> int:
     own = model.state_dict()
     held = {_place(own[key]) for key in own if key in state}
     # A tied tensor is written once; under its other names the file may leave it out.
-    missing = [key for key in own if key not in state and _place(own[key]) not in held]
+    missing = [key for key in own if key not in state and _place(own[key]) not in held and not is_counter(key)]
     unexpected = [key for key in state if key not in own]
     shared = [key for key in own if key in state]
     misfit = [key for key in shared if own[key].shape != state[key].shape]
@@ -85,6 +87,11 @@ def read_tensors(path: str | Path) -> Any:
             f"{path} cannot be read as tensors only: {first}", "a .safetensors file, or one written by torch.save of "
             "tensors in plain dicts, lists and tuples", "safetensors.torch.save_file({name: tensor, …}, FILE)",
         ) from error  # fmt: skip
+
+
+def is_counter(name: str) -> bool:
+    """Whether a batch norm counts its batches there."""
+    return name.rpartition(".")[2] == "num_batches_tracked"
 
 
 def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:

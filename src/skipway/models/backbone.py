@@ -86,11 +86,19 @@ class Backbone(ABC):
         """Initialisation."""
 
 
-def depth_error(what: str, depth: int, fits: Sequence[int], rule: str) -> SkipwayError:
-    """The error for a depth that does not fit, with the nearest below and above that do."""
+def depth_error(what: str, depth: int, fits: Sequence[int], rule: str, spelled: str = "") -> SkipwayError:
+    """The error for a depth that does not fit, with the nearest below and above that do.
+
+    Args:
+        what: the family.
+        depth: that was given.
+        fits: depths that do.
+        rule: which do, in words.
+        spelled: what stands before a depth where one is asked for; ``""``: the family, whose names have any depth.
+    """
     below = max((d for d in fits if d < depth), default=None)
     above = min((d for d in fits if d > depth), default=None)
-    near = " or ".join(f"{what}{d}" for d in (below, above) if d is not None)
+    near = " or ".join(f"{spelled or what}{d}" for d in (below, above) if d is not None)
     return SkipwayError(f"no {what} of depth {depth}", rule, near)
 
 

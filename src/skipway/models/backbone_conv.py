@@ -26,6 +26,7 @@ class ConvNet(Backbone):
         counts: units in each stage.
         widths: inner channels of each stage.
         stem_width: channels behind the stem.
+        fixed_stem: whether the stem keeps its width at any width of the stages (arXiv 1605.07146, table 1).
         stem_size: ``"small"`` for CIFAR, ``"large"`` for ImageNet.
         activated: whether the stem ends with BN-ReLU.
         shortcut: published option where shapes change.
@@ -40,6 +41,7 @@ class ConvNet(Backbone):
     counts: tuple[int, ...]
     widths: tuple[int, ...]
     stem_width: int
+    fixed_stem: bool = False
     stem_size: Literal["small", "large"] = "small"
     activated: bool = True
     shortcut: str = ""
@@ -65,25 +67,28 @@ class ConvNet(Backbone):
         if self.per_stage is None:
             fits = dict(self.listed)
             if depth not in fits:
-                raise depth_error(prefix, depth, sorted(fits), "depths " + ", ".join(map(str, sorted(fits))))
+                rule = "depths " + ", ".join(map(str, sorted(fits)))
+                raise depth_error(prefix, depth, sorted(fits), rule, "depth=")
             return replace(self, depth=depth, counts=fits[depth])
         outside, layers = self.per_stage
         step = layers * len(self.counts)
         units, rest = divmod(depth - outside, step)
         if rest or units < 1:
             below = outside + step * max(units, 0)
-            raise depth_error(prefix, depth, [d for d in (below, below + step) if d > outside], f"{step}n+{outside}")
+            fits_near = [d for d in (below, below + step) if d > outside]
+            raise depth_error(prefix, depth, fits_near, f"{step}n+{outside}", "depth=")
         return replace(self, depth=depth, counts=(units,) * len(self.counts))
 
     def with_width(self, width: int) -> ConvNet:
-        """All widths in proportion; `width` is that of the first stage."""
+        """All widths in proportion, and what units concatenate; `width` is that of the first stage."""
         if width < 1:
             raise SkipwayError(f"width {width}", "1 or more channels in the first stage")
         first = self.widths[0]
         return replace(
             self,
             widths=tuple(w * width // first for w in self.widths),
-            stem_width=max(1, self.stem_width * width // first),
+            stem_width=self.stem_width if self.fixed_stem else max(1, self.stem_width * width // first),
+            growth=self.growth * width // first,
         )
 
     def with_input(self, *, in_channels: int | None, image_size: int | None) -> ConvNet:

@@ -16,7 +16,7 @@ from skipway.models.initial import draw_from_, initialise_, one_draw
 from skipway.models.net import FeatureNet, Net
 from skipway.models.stack import PlannedStack
 from skipway.models.stems import TextStem
-from skipway.models.zoo import FITS, LISTED, backbone
+from skipway.models.zoo import FITS, LISTED, at_depth, backbone
 from skipway.spec import Memory
 
 __all__ = ["build", "create_model", "list_designs", "list_models", "parse_name"]
@@ -90,10 +90,12 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
     Args:
         name: ``BACKBONE[@DESIGN[(key=value,…)]]``, e.g. ``"resnet110@preact"``; the bare name is the published default.
         num_classes: outputs; 0 for the pooled features; None for the backbone's.
-        depth: layers as the name counts them, blocks for transformers; None for the name's.
+        depth: layers as the name counts them, blocks for transformers; None for the name's. The model bears the name
+            of that depth where it means this very net, ``resnet34`` for ``resnet18`` at 34 layers; else the given one.
         in_channels: of the image, numbers in a sample for ``mlp``; None for the backbone's.
         image_size: in pixels; None for the backbone's. Convolutional nets take any size all the same.
-        width: channels of the first stage, width of the tokens; None for the backbone's.
+        width: channels of the first stage, what a unit of a DenseNet appends, width of the tokens; None for the
+            backbone's. The rest is scaled in proportion; the stem of wide ResNets has 16 channels at any width.
         memory: ``"keep"`` activations; ``"recompute"`` what weight layers read from what the norms before them read;
             ``"checkpoint"``: run several units at a time again; ``"reversible"``: compute inputs back from outputs,
             with designs that have an inverse; ``"auto"``: the fastest of these that fits into the free memory of the
@@ -119,7 +121,9 @@ def create_model(  # noqa: PLR0913  # stable keywords of the public API, all opt
             raise SkipwayError(f"{argument}={value!r}", f"an integer from {least}, or None for the backbone's own")
     net, design = parse_name(name)
     if depth is not None:
-        net = net.with_depth(depth)
+        _, at, text = name.partition("@")
+        net = at_depth(net, depth)
+        name = net.name + at + text
     if width is not None:
         net = net.with_width(width)
     net = net.with_input(in_channels=in_channels, image_size=image_size)

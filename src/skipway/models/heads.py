@@ -24,12 +24,13 @@ class Head(nn.Module):
         width: D, also C.
         classes: K; 0 leaves the pooled features as output.
         pooling: ``"average"`` over the image (N,C,H,W) to (N,C); ``"first"`` token, (N,T,D) to (N,D); ``"all"``, none.
-        bias: whether there is a b.
+        bias: whether there is a b; one without is tied to the embedding, and another number of classes has one.
     """
 
     def __init__(self, width: int, classes: int, *, pooling: Pooling, bias: bool = True) -> None:
         super().__init__()
-        self.width, self.pooling, self.bias = width, pooling, bias
+        self.width, self.pooling = width, pooling
+        self.tied = None if bias else classes
         self.fc: nn.Module
         self.reset(classes)
 
@@ -45,7 +46,7 @@ class Head(nn.Module):
             if pooling not in _POOLINGS or "average" in (pooling, self.pooling):
                 raise SkipwayError(f"pooling {pooling!r} instead of {self.pooling!r}", "one that fits the stream")
             self.pooling = pooling
-        self.fc = nn.Linear(self.width, classes, bias=self.bias) if classes else nn.Identity()
+        self.fc = nn.Linear(self.width, classes, bias=classes != self.tied) if classes else nn.Identity()
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         """Logits (N,K), or (N,T,K) for ``"all"``; the pooled features with `pre_logits`."""

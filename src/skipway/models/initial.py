@@ -8,8 +8,8 @@ difference between them is the design's.
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,21 +27,37 @@ Scheme = Literal["he", "truncated", "gpt", "default"]
 
 @contextmanager
 def one_draw() -> Iterator[int]:
-    """Take one number from PyTorch's generators as a seed; what is drawn inside does not move them further."""
+    """Take one number from the processor's generator as a seed; what is drawn inside moves no generator further."""
     seed = int(torch.randint(2**62, (), device="cpu"))
-    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        yield seed
+    with torch.random.fork_rng(devices=[]), _accelerator() as accelerator:
+        state = None if accelerator is None else accelerator.get_rng_state()
+        try:
+            yield seed
+        finally:
+            if accelerator is not None:
+                accelerator.set_rng_state(state)
+
+
+@contextmanager
+def _accelerator() -> Iterator[Any]:
+    """PyTorch's module for the device that modules are built on, made the current one; None on the processor."""
+    device = torch.get_default_device()
+    if device.type in ("cpu", "meta"):
+        yield None
+        return
+    module = torch.get_device_module(device)
+    with nullcontext() if device.index is None else module.device(device.index):
+        yield module
 
 
 def draw_from_(seed: int, place: str) -> None:
-    """Let PyTorch's generators go on from a place in the net."""
+    """Let the generators that weights are drawn from go on from a place in the net; all others stay as they are."""
     digest = hashlib.blake2b(f"{seed} {place}".encode(), digest_size=8).digest()
     number = int.from_bytes(digest, "little") >> 1
-    if torch.accelerator.is_available():
-        torch.manual_seed(number)
-    else:  # the same, without the stack trace that PyTorch formats for every kind of device that is absent
-        torch.default_generator.manual_seed(number)
+    torch.default_generator.manual_seed(number)
+    with _accelerator() as accelerator:
+        if accelerator is not None:
+            accelerator.manual_seed(number)
 
 
 def initialise_(net: nn.Module, scheme: Scheme, *, seed: int) -> None:

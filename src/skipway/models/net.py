@@ -80,11 +80,18 @@ class Net(MemoryModes, CompiledUnits, nn.Module):
         self.default_cfg = {**self.default_cfg, "num_classes": num_classes}
 
     def dummy_input(self, batch_size: int = 2) -> Tensor:
-        """A random batch that the model can be called with, drawn from PyTorch's generator."""
+        """A random batch that the model can be called with: on the device of its weights, numbers of their type.
+
+        It is drawn from the processor's generator.
+
+        Args:
+            batch_size: samples.
+        """
+        weight = next(parameter for parameter in self.parameters() if parameter.is_floating_point())
         shape = (batch_size, *self.default_cfg["input_size"])
         if self.default_cfg["input_dtype"] == "int64":
-            return torch.randint(self.default_cfg["vocabulary"], shape)
-        return torch.randn(shape)
+            return torch.randint(self.default_cfg["vocabulary"], shape, device="cpu").to(weight.device)
+        return torch.randn(shape, device="cpu", dtype=torch.float32).to(device=weight.device, dtype=weight.dtype)
 
     def extra_repr(self) -> str:
         """The name, and how activations are dealt with if they are not kept."""
@@ -121,21 +128,19 @@ class FeatureNet(MemoryModes, CompiledUnits, nn.Module):
     """The stream behind the last unit of each stage, as a list.
 
     Args:
-        net: the whole net; its head is dropped, and its exit is not applied.
+        net: the whole net; it stays as it is, and its weights are shared. Its head and its exit are not applied.
         reduction: input pixels per step behind the stem.
-        out_indices: which stages, returned in order of depth; None for all.
+        out_indices: which stages, returned in order of depth, at least one; None for all.
 
     Raises:
-        SkipwayError: no such stage.
+        SkipwayError: no such stage, or none.
     """
 
     def __init__(self, net: Net, *, reduction: int, out_indices: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.name, self.default_cfg = net.name, net.default_cfg
-        self.stem, self.stack, self.memory = net.stem, net.stack, net.memory
-        # The stream is tapped before the exit, whose parameters would never get a gradient.
-        self.stack.exit = None
-        plans = [unit.plan for unit in self.stack.built_units()]
+        self.stem, self.memory = net.stem, net.memory
+        plans = [unit.plan for unit in net.stack.built_units()]
         ends: dict[int, int] = {plan.site.stage: i for i, plan in enumerate(plans)}
         steps = [reduction]
         for plan in plans:
@@ -144,9 +149,10 @@ class FeatureNet(MemoryModes, CompiledUnits, nn.Module):
         chosen = tuple(stages) if out_indices is None else tuple(sorted(set(out_indices)))
         if wrong := [stage for stage in chosen if stage not in ends]:
             raise SkipwayError(f"out_indices {wrong} of {net.name}", f"stages from 0 to {stages[-1]}")
+        if not chosen:
+            raise SkipwayError(f"out_indices=() of {net.name}", f"one or more stages from 0 to {stages[-1]}")
         self.taps = tuple(ends[stage] for stage in chosen)
-        last = max(self.taps)
-        self.stack.units = self.stack.units[: last + 1]
+        self.stack = net.stack.first(1 + max(self.taps))
         self.feature_info = FeatureInfo(
             [
                 {"num_chs": plans[i].out_width, "reduction": steps[i + 1], "module": f"stack.units.{i}"}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skipway.blocks import OpaqueBlock, Rebuilding
+from skipway.blocks import Layout, OpaqueBlock, Rebuilding
 from skipway.blocks.rebuild import watched
 from skipway.designs import Design, Site, State, design_from
 from skipway.errors import SkipwayError, UnknownNameError
@@ -55,6 +55,23 @@ class PlannedStack(nn.Module):
     def built_units(self) -> list[PlannedUnit]:
         """The units in order of execution."""
         return [unit for unit in self.units if isinstance(unit, PlannedUnit)]
+
+    def first(self, count: int) -> PlannedStack:
+        """The first units as a stack that ends with the last of them: no exit, whose parameters nothing would read.
+
+        Args:
+            count: of units, which both stacks share, and the entry with them.
+        """
+        part = PlannedStack.__new__(PlannedStack)
+        nn.Module.__init__(part)
+        part.training = self.training
+        part.design, part.memory, part.drift = self.design, self.memory, Drift()
+        part.entry, part.exit = self.entry, None
+        part.units = nn.ModuleList(self.built_units()[:count])
+        part.out_width = part.built_units()[-1].plan.out_width
+        part.residual_in_fp32 = self.residual_in_fp32
+        part.register_buffer("progress", self.progress, persistent=False)
+        return part
 
     @cached_property
     def segment(self) -> int:
@@ -195,14 +212,17 @@ class Stack(PlannedStack):
         shortcuts: modules for the shortcuts of branches that change the shape, by index.
         norm: as for `Unit`.
         act: as for `Unit`.
+        in_width: channels that a branch reads where its own code does not tell; the first branch has to read them.
+        out_width: channels that a branch writes where its own code does not tell.
+        layout: ``"NCHW"`` or ``"NTD"``, of all branches; None: read off the layers of each.
 
     Raises:
-        SkipwayError: no branch; a branch whose width cannot be seen.
+        SkipwayError: no branch; a branch whose width cannot be seen; a first branch that does not read `in_width`.
         ShapeMismatchError: a branch changes the shape and nothing stands on the shortcut to match.
         UnknownNameError: unknown design, option, norm or activation.
     """
 
-    def __init__(
+    def __init__(  # all but the first two optional
         self,
         branches: Iterable[nn.Module],
         design: str | Design = "pre_norm",
@@ -210,10 +230,20 @@ class Stack(PlannedStack):
         shortcuts: dict[int, nn.Module] | None = None,
         norm: str | None = None,
         act: str | None = None,
+        in_width: int | None = None,
+        out_width: int | None = None,
+        layout: Layout | None = None,
     ) -> None:
-        blocks = [OpaqueBlock.of(branch) for branch in branches]
+        usual = (in_width, out_width)
+        blocks = [OpaqueBlock.of(branch, layout=layout, usual=usual) for branch in branches]
         if not blocks:
             raise SkipwayError("a stack of no branches", "at least one")
+        if in_width not in (None, blocks[0].in_width):
+            raise SkipwayError(
+                f"in_width={in_width} and a first branch that reads {blocks[0].in_width} channels",
+                "what the first branch reads",
+                f"in_width={blocks[0].in_width}",
+            )
         given = shortcuts or {}
         last = len(blocks) - 1
         if wrong := [index for index in given if not 0 <= index <= last]:

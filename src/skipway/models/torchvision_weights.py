@@ -9,6 +9,7 @@ from torch import Tensor
 from skipway.blocks import ConvBlock
 from skipway.designs.post_act import PostAct
 from skipway.errors import SkipwayError
+from skipway.models._load_weights import is_counter
 from skipway.models.net import Net
 
 __all__ = ["load_torchvision_state_dict", "torchvision_names"]
@@ -19,13 +20,15 @@ def load_torchvision_state_dict(model: Net, state_dict: Mapping[str, Tensor]) ->
 
     Args:
         model: ``create_model("resnet18")`` and the like, with post-activation and option B shortcuts.
-        state_dict: as torchvision's model returns it.
+        state_dict: as torchvision's model returns it; counters of batches (``num_batches_tracked``) may lack.
 
     Raises:
         SkipwayError: another model or design; names that lack or remain; shapes that differ. Nothing is loaded then.
     """
     names = torchvision_names(model)
     ours = model.state_dict()
+    # Counters of batches came later than torchvision's first weights; PyTorch goes without them, too.
+    names = {own: theirs for own, theirs in names.items() if theirs in state_dict or not is_counter(theirs)}
     missing = sorted(theirs for theirs in names.values() if theirs not in state_dict)
     unexpected = sorted(set(state_dict) - set(names.values()))
     if missing or unexpected:
@@ -41,7 +44,7 @@ def load_torchvision_state_dict(model: Net, state_dict: Mapping[str, Tensor]) ->
                 f"{tuple(ours[own].shape)}, that of {own}",
                 f"create_model({model.name!r}, num_classes={state_dict['fc.weight'].shape[0]})",
             )
-    model.load_state_dict({own: state_dict[theirs] for own, theirs in names.items()})
+    model.load_state_dict({own: state_dict[theirs] for own, theirs in names.items()}, strict=False)
 
 
 def torchvision_names(model: Net) -> dict[str, str]:

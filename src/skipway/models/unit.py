@@ -6,14 +6,15 @@ Shapes: N batch, C channels, H and W image, T tokens, D width.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from skipway.blocks import Layout, Norm, OpaqueBlock
 from skipway.blocks.rebuild import transformed
+from skipway.blocks.slot import NormKind
 from skipway.designs import Design, Join, Site, State, UnitPlan, design_from
-from skipway.errors import SkipwayError, UnknownNameError
+from skipway.errors import SkipwayError
 from skipway.form import UnitForm
 from skipway.models.stream_format import in_fp32
 
@@ -91,9 +92,9 @@ class Unit(PlannedUnit):
         shortcut: a module to stand on the shortcut, for branches that change the shape.
         norm: ``"batch"``, ``"layer"``, ``"rms"`` or ``"none"``; None means batch on images, layer on tokens.
         act: ``"relu"``, ``"gelu"``, ``"silu"``, ``"tanh"`` or ``"none"``; None means ReLU on images, none on tokens.
-        in_width: channels that the branch reads; None: read off its layers.
-        out_width: channels that it writes; None: read off its layers.
-        stride: by which it shrinks an image; None: read off its layers.
+        in_width: channels that the branch reads; None: found by a run without data, or read off its layers.
+        out_width: channels that it writes; None: likewise.
+        stride: by which it shrinks an image; None: likewise.
         layout: ``"NCHW"`` or ``"NTD"``; None: read off its layers.
 
     Raises:
@@ -140,6 +141,7 @@ def own_site(
     return Site(
         block=block,
         norm=named_norm(norm if norm is not None else "batch" if images else "layer"),
+        norm_named=norm is not None,
         act=act if act is not None else "relu" if images else "none",
         given_shortcut=shortcut,
         index=index,
@@ -155,12 +157,4 @@ def named_norm(name: str) -> Norm:
     Raises:
         UnknownNameError: no such norm.
     """
-    kinds = {
-        "batch": Norm(kind="batch"),
-        "layer": Norm(kind="layer"),
-        "rms": Norm(kind="rms"),
-        "none": Norm(kind="none"),
-    }
-    if name not in kinds:
-        raise UnknownNameError("norm", name, kinds)
-    return kinds[name]
+    return Norm(kind=cast("NormKind", name))

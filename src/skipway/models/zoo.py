@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from skipway.blocks import Norm
@@ -11,7 +12,7 @@ from skipway.models.backbone import Backbone, depth_error
 from skipway.models.backbone_conv import ConvNet
 from skipway.models.backbone_token import LayerNet, TextNet, VisionTransformer
 
-__all__ = ["FITS", "LISTED", "backbone"]
+__all__ = ["FITS", "LISTED", "at_depth", "backbone"]
 
 _CONV: Final = (
     "bn_after_add", "conv_shortcut", "dense", "dropout_shortcut", "exclusive_gate", "highway", "mean", "momentum",
@@ -100,7 +101,7 @@ _NAMED: Final[dict[str, Backbone]] = {
         ),
         ConvNet(
             name="wrn28_10", family="wide_resnet", design="preact", depth=28, num_classes=10, block="basic",
-            counts=(4, 4, 4), widths=(160, 320, 640), stem_width=16, shortcut="B", per_stage=(4, 2),
+            counts=(4, 4, 4), widths=(160, 320, 640), stem_width=16, fixed_stem=True, shortcut="B", per_stage=(4, 2),
         ),
         VisionTransformer(
             name="vit_tiny", family="vit", design="pre_norm", depth=12, num_classes=10, width=192, heads=3,
@@ -129,6 +130,33 @@ LISTED: Final[tuple[str, ...]] = (
     "mlp40",
     *_NAMED,
 )
+
+
+def at_depth(net: Backbone, depth: int) -> Backbone:
+    """A backbone at another depth, which means what it means in a name where the family has names of any depth.
+
+    Where a name means that very net, the net bears it; else it keeps its own: ``resnet20`` at depth 50 is a CIFAR net,
+    and so no ``resnet50``, ``resnet164`` at depth 20 has bottlenecks, and so is no ``resnet20``.
+
+    Args:
+        net: one of `backbone`.
+        depth: as `Backbone.with_depth` takes it.
+
+    Raises:
+        SkipwayError: the depth does not fit; names the nearest that do.
+    """
+    match = _FAMILIES.fullmatch(net.name)
+    if match is None:
+        return net.with_depth(depth)
+    known = sorted(dict(_IMAGENET["basic"] + _IMAGENET["bottleneck"]))
+    if net.family == "imagenet_resnet" and depth not in known:
+        raise depth_error("resnet", depth, known, "depths " + ", ".join(map(str, known)))
+    bottlenecks = isinstance(net, ConvNet) and net.block == "bottleneck"
+    if net.family == "cifar_resnet" and (bottlenecks or depth in known):
+        deeper = net.with_depth(depth)
+        named = replace(deeper, name=f"resnet{depth}")
+        return named if named == backbone(named.name) else deeper
+    return backbone(f"{match['family']}{depth}")
 
 
 def backbone(name: str) -> Backbone:

@@ -21,7 +21,7 @@ def judged(outcome: StudyOutcome) -> Judgement:
     rows = [row for row in outcome.rows if row.row.published is not None]
     identity = outcome.row("original: identity")
     better = [row for row in rows if row is not identity and mean_rank(row) < mean_rank(identity)]
-    alike = ordering is not None and ordering.tau > 0 and (ordering.low is None or ordering.low > 0)
+    alike = ordering is not None and ordering.tau > 0 and ordering.low is not None and ordering.low > 0
     best = not better and math.isfinite(mean_rank(identity))
     verdict: Verdict = "holds" if alike and best else "holds only if" if alike or best else "does not hold"
     condition = ""
