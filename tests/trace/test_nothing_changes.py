@@ -344,6 +344,8 @@ def test_a_monitored_model_that_writes_to_plain_tensors_trains_as_without() -> N
             optimizer.step()
             if monitor is not None:
                 monitor.step()
+        if monitor is not None:
+            monitor.close()
         return loss.item(), model.codes.sum().item()
 
     assert trained(True) == trained(False)
@@ -355,3 +357,20 @@ def test_first_use_leaves_pythons_generator_where_it_was() -> None:
         "skipway.inspect(torch.nn.Linear(2, 2), torch.randn(2, 2)); assert random.random() == a"
     )
     subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603  # our own text
+
+
+def test_a_cache_that_is_still_empty_is_not_filled() -> None:
+    model, x = Cached().eval(), torch.randn(4, 8)
+    plain = model(x, Position())
+    for use in (skipway.inspect, skipway.lesion):
+        cache = Position()
+        use(model, (x, cache))
+        assert (cache.count, cache.held) == (0, [])
+    cache = Position()
+    with skipway.what_if(model, {"*": skipway.Alteration()}):
+        assert torch.equal(model(x, cache), plain)
+    assert (cache.count, len(cache.held)) == (1, 1)
+    cache = Position()
+    with skipway.Monitor(model.train(), every=1):
+        assert torch.equal(model(x, cache), plain)
+    assert (cache.count, len(cache.held)) == (1, 1)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
+import threading
 import weakref
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -631,3 +634,62 @@ def test_location_within_is_that_of_the_model_itself() -> None:
         within = locate(model, x, proofs=True)
     assert [u.form for u in within.described] == [u.form for u in plain.described]
     assert [within.made(u.end) for u in within.described] == [plain.made(u.end) for u in plain.described]
+
+
+def test_the_first_model_that_is_compiled_within_is_altered() -> None:
+    # In a process of its own: nothing was compiled there yet.
+    code = """
+import torch
+from torch import nn
+from skipway import Alteration, what_if
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + torch.tanh(self.f(x))
+
+model, x = nn.Sequential(nn.Linear(8, 8), Block(), Block()), torch.randn(2, 8)
+original = torch.compile
+with what_if(model, {"1": Alteration(branch=0.0)}, batch=x):
+    seen = torch.compile(model, backend="eager")(x)
+assert torch.equal(seen, model[2](model[0](x)))
+assert torch.compile is original
+assert torch.equal(torch.compile(model, backend="eager")(x), model(x))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)  # noqa: S603  # our own text
+
+
+def test_calls_of_other_threads_meanwhile_are_not_altered() -> None:
+    inside, done = threading.Event(), threading.Event()
+
+    class Waiting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f = nn.Linear(8, 8)
+            self.waits = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.waits and threading.current_thread() is threading.main_thread():
+                inside.set()
+                done.wait(30)
+            return x + torch.tanh(self.f(x))
+
+    model, x = Waiting(), torch.randn(2, 8)
+    plain, seen = model(x), []
+
+    def other() -> None:
+        inside.wait(30)
+        seen.append(model(x))
+        done.set()
+
+    with what_if(model, {"*": Alteration(branch=0.0)}, batch=x):
+        model.waits = True
+        thread = threading.Thread(target=other)
+        thread.start()
+        altered = model(x)
+        thread.join()
+    assert torch.equal(altered, x)
+    assert torch.equal(seen[0], plain)

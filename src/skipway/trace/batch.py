@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -77,15 +79,25 @@ def _copied(tree: Any, convert: Callable[[torch.Tensor], torch.Tensor], known: d
     def one(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return convert(value)
-        if not _is_holder(value) or depth > _DEPTH or not output_tensors(value):
+        if not _is_holder(value) or depth > _DEPTH:
             return value
-        if id(value) not in known:
-            known[id(value)] = twin = copy.copy(value)
-            for name, held in held_by(value).items():
+        if id(value) not in known:  # also one that holds no tensor yet: a cache that is still empty
+            known[id(value)] = twin = _shallow(value)
+            for name, held in held_by(value).items() if twin is not value else ():
                 object.__setattr__(twin, name, _copied(held, convert, known, depth + 1))
         return known[id(value)]
 
     return tree_map(one, tree)
+
+
+def _shallow(value: Any) -> Any:
+    """A copy of an object, or itself where it cannot be copied or is the only one of its kind."""
+    if isinstance(value, (Enum, ModuleType)):
+        return value
+    try:
+        return copy.copy(value)
+    except Exception:  # noqa: BLE001  # a lock, an open file: anybody's own error
+        return value
 
 
 def _is_holder(value: Any) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -13,11 +14,13 @@ from typing_extensions import Self
 
 from skipway.trace.attributes import named_modules
 from skipway.trace.graph import ModuleCall
+from skipway.trace.shared import Shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
-__all__ = ["ModuleStack", "eager"]
+__all__ = ["EAGER", "ModuleStack", "eager"]
 
 _PLACE: Final = "_compiled_call_impl"
 
@@ -139,10 +142,40 @@ def _first_shape(value: Any) -> tuple[int, ...]:
     return ()
 
 
-def eager() -> AbstractContextManager[object]:
-    """Run compiled parts as plain Python, if anything was compiled in this process."""
-    dynamo = sys.modules.get("torch._dynamo")
-    if dynamo is None:
-        return ExitStack()
-    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
-    return stance
+@contextmanager
+def eager() -> Iterator[None]:
+    """Run compiled parts as plain Python, also those that are compiled within; such contexts end in any order."""
+    EAGER.take()
+    try:
+        yield
+    finally:
+        EAGER.give()
+
+
+@contextmanager
+def _forced_eager() -> Iterator[None]:
+    """The compiler takes seconds to import: where nothing was compiled yet it is told when something is."""
+    with ExitStack() as ends:
+        if "torch._dynamo" in sys.modules:
+            ends.enter_context(torch.compiler.set_stance("force_eager"))
+        else:
+            ends.callback(setattr, torch, "compile", torch.compile)
+            torch.compile = _eagerly(torch.compile, ends)
+        yield
+
+
+EAGER: Final = Shared(_forced_eager)
+
+
+def _eagerly(compile_: Callable[..., Any], ends: ExitStack) -> Callable[..., Any]:
+    said = False
+
+    @functools.wraps(compile_)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        nonlocal said
+        if not said:
+            said = True
+            ends.enter_context(torch.compiler.set_stance("force_eager"))
+        return compile_(*args, **kwargs)
+
+    return compiled

@@ -315,7 +315,9 @@ _ABSENT: Final = object()
 
 
 def _put_back(model: nn.Module, before: Any) -> None:
-    if before is _ABSENT:
+    while getattr(before, "waits", None) is False:  # a monitor that was closed meanwhile
+        before = before.behind
+    if before is None or before is _ABSENT:
         vars(model).pop(_PLACE, None)
     else:
         vars(model)[_PLACE] = before

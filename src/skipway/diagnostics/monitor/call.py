@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.diagnostics.monitor.shared import Shared
-from skipway.trace.modules import eager
+from skipway.trace.modules import EAGER
 from skipway.trace.preserve import is_preserved
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["NextCall"]
 
 _PLACE: Final = "_compiled_call_impl"
-_EAGER: Final = Shared(eager)
 
 
 class NextCall:
@@ -47,15 +45,21 @@ class NextCall:
         """Whether it waits though all compiled code ran eagerly meanwhile: nobody calls the model, or not to train."""
         return self.waits and (self._holds_eager or not _can_be_compiled())
 
+    @property
+    def behind(self) -> Any:
+        """What stood in its place before; None if nothing did."""
+        return self._before[0] if self._before else None
+
     def wait(self) -> None:
         """Wait for the next call."""
         place = vars(self._model)
         if not self.waits or _PLACE not in place:  # a what-if run that ended has put back what it had found there
             self.waits, self.passed = True, False
-            self._before = [place[_PLACE]] if place.get(_PLACE, self) is not self else []
-            place[_PLACE] = self
+            if getattr(place.get(_PLACE), "before", None) is not self:  # else a what-if run goes on to this one
+                self._before = [place[_PLACE]] if place.get(_PLACE, self) is not self else []
+                place[_PLACE] = self
         if not self._holds_eager and _can_be_compiled():
-            _EAGER.take()
+            EAGER.take()
             self._holds_eager = True
 
     def leave(self) -> None:
@@ -66,7 +70,7 @@ class NextCall:
     def _run_compiled(self) -> None:
         if self._holds_eager:
             self._holds_eager = False
-            _EAGER.give()
+            EAGER.give()
 
     def _let_go(self) -> None:
         self.waits = False

@@ -41,6 +41,7 @@ __all__ = ["Monitor"]
 _LOG: Final = logging.getLogger("skipway.monitor")
 _WHOLE: Final = -1
 _NOT_FOUND: Final = "the residual units could not be found"
+_NOT_WATCHED: Final = "the optimizer cannot be watched"
 
 
 class _Measurement:
@@ -241,7 +242,10 @@ class Monitor:
         self._scale.factor = None
         with intercepted(self._model, reading_plan(self._described, self._located.links, sample)):
             output = self._model(*args, **kwargs)
-        self._measurement = _Measurement(sample, UpdateWatch(self._optimizers, self._parameters))
+        try:
+            self._measurement = _Measurement(sample, UpdateWatch(self._optimizers, self._parameters))
+        except Exception as error:  # noqa: BLE001  # as above
+            self._switch_off(_NOT_WATCHED, error)
         return output
 
     def _finish(self, measurement: _Measurement) -> None:
@@ -281,7 +285,13 @@ def _optimizers(given: Any) -> list[torch.optim.Optimizer]:
             raise SkipwayError(
                 f"optimizer of type {type(one).__name__}", "a torch.optim.Optimizer, or several in a list"
             )
-    return several
+    return [_innermost(one) for one in several]
+
+
+def _innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The one that steps, inside of wrappers that need not be set up as optimizers are."""
+    inner = vars(optimizer).get("optimizer")
+    return _innermost(inner) if isinstance(inner, torch.optim.Optimizer) and inner is not optimizer else optimizer
 
 
 def _single(model: nn.Module) -> nn.Module:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from skipway.diagnostics.monitor.shared import Shared
 from skipway.trace.batch import tensors_of
+from skipway.trace.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +57,8 @@ _SCALE: Final = Shared(_watched)
 def _telling(original: Callable[..., Any]) -> Callable[..., Any]:
     def scale(scaler: Any, outputs: Any) -> Any:
         scaled = original(scaler, outputs)
-        waiting = [watch for watch in _watches if watch.factor is None]
+        # One that is switched off hands the loss on as it is.
+        waiting = [watch for watch in _watches if watch.factor is None] if scaled is not outputs else []
         tensors = tensors_of(outputs) if waiting else []
         if tensors:
             with torch.no_grad():

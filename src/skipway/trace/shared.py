@@ -1,4 +1,4 @@
-"""A change to the process that several monitors may want at once: made by the first, undone by the last."""
+"""A change to the process that several may want at once: made by the first, undone by the last."""
 
 from __future__ import annotations
 
