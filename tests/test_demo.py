@@ -41,7 +41,7 @@ def test_demo_in_small(
     assert re.search(r"▽ +stack\.units\.0 +ReLU\( x \+ A\(x\) \)", out)
     last = out.split("━━ what was found ━━\n")[1]
     assert re.search(
-        r"^resnet8 makes \d+\.\d points (fewer|more) test errors than plain8, with one seed", last, re.MULTILINE
+        r"^resnet8 makes \d+\.\d\d points (fewer|more) test errors than plain8, with one seed", last, re.MULTILINE
     )
     assert f"report: {tmp_path / 'demo' / 'report.html'} · " in last
     assert (tmp_path / "demo" / "report.html").exists()

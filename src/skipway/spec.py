@@ -93,7 +93,8 @@ class Record:
             else:
                 read[key] = tuple(value) if isinstance(value, list) else value
                 if not _fits(read[key], wanted):
-                    name = getattr(wanted, "__name__", "") if isinstance(wanted, type) else str(wanted)
+                    # Python 3.10 takes tuple[float, float] for a class.
+                    name = getattr(wanted, "__name__", "") if get_origin(wanted) is None else str(wanted)
                     raise SkipwayError(f"{key}={value!r} in the {cls._what}", f"a value of type {name}")
         return cls(**read)
 

@@ -112,7 +112,9 @@ def test_losses(skipway, loss: str) -> None:
     assert loss.rpartition(":")[2] in json.loads(out)["loss"]
 
 
-def test_modes(skipway, tmp_path: Path) -> None:
+def test_modes(skipway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ZOO.parent))
+
     def mode(*options: str) -> str:
         return json.loads(skipway("inspect", zoo("Healthy"), *INPUT, "--json", *options)[1])["mode"]
 
@@ -361,11 +363,11 @@ def test_a_model_that_writes_to_itself_is_said(skipway) -> None:
 
 
 def test_a_model_that_grows_in_forward_is_put_back(monkeypatch: pytest.MonkeyPatch, skipway) -> None:
+    monkeypatch.syspath_prepend(str(ZOO.parent))
     import zoo_of_cli
 
     model = zoo_of_cli.Grows()
     monkeypatch.setattr(zoo_of_cli, "READY", model)
-    monkeypatch.syspath_prepend(str(ZOO.parent))
     code, out, _ = skipway("inspect", "zoo_of_cli:READY", *INPUT)
     assert code == 0
     assert "4 residual units" in out  # the block that this run added is one of them
@@ -379,6 +381,7 @@ def test_ctrl_c(skipway) -> None:
 
 
 def test_ctrl_c_restores_the_model(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.syspath_prepend(str(ZOO.parent))
     import zoo_of_cli
 
     model = zoo_of_cli.Interrupted()

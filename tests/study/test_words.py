@@ -49,7 +49,8 @@ def test_the_whole_text(tmp_path: Path) -> None:
         "81.00 ± 1.00 %.\n"
         "resnet56@preact is better than plain56 by 59.00 points [58.72, 59.28]. Test errors: 22.00 ± 1.00 %\n"
         "and 81.00 ± 1.00 %.\n"
-        "Between resnet56 and resnet56@preact no difference is shown: 0.00 points [-2.48, 2.48], 3 seeds.\n"
+        "Between resnet56 and resnet56@preact no difference is shown: resnet56 − resnet56@preact = 0.00\n"
+        "points [-2.48, +2.48], 3 seeds.\n"
     )
     row = next(line for line in text.split("\n") if line.startswith(" resnet56 "))
     assert row.split() == [
@@ -146,7 +147,8 @@ def test_the_same_difference_twice_may_be_chance(tmp_path: Path) -> None:
     # t(0.975, 1) · (100 / 360) / √6 / √2
     assert effect.high - effect.mean == pytest.approx(12.7062 * one / math.sqrt(12), rel=1e-5)
     assert found.to_dict()["answer"][0].startswith(
-        "Between resnet20 and plain20 no difference is shown: 0.28 points [-0.74, 1.30], 2 seeds."
+        "Between resnet20 and plain20 no difference is shown: resnet20 − plain20 = +0.28 points "
+        "[-0.74, +1.30], 2 seeds."
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from skipway.errors import ModelRunError
+from skipway.errors import ModelRunError, SkipwayError
 from skipway.train.fit import resume, run_spec
 from skipway.train.run import load_run
 from train.runs import lines, open_once, tiny
@@ -76,7 +77,7 @@ def test_a_test_takes_no_more_memory_than_a_small_batch_allows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("every", [1, 10, 20, 60])
-def test_the_training_loss_is_that_of_the_last_fifty_steps(tmp_path: Path, every: int) -> None:
+def test_the_training_loss_is_that_of_the_last_fifth_of_a_short_run(tmp_path: Path, every: int) -> None:
     spec = tiny("module:Small", steps=61, log_every=every)
     run = run_spec(spec, tmp_path / "run", module=Small(), data=open_once(spec.data))
     steps = run_spec(
@@ -84,7 +85,31 @@ def test_the_training_loss_is_that_of_the_last_fifty_steps(tmp_path: Path, every
     ).metrics()
     losses = [line["loss"] for line in steps if "loss" in line]
     assert len(losses) == 61
+    assert run.result["train_loss"] == pytest.approx(sum(losses[-12:]) / 12, rel=1e-12)
+
+
+def test_the_training_loss_is_that_of_the_last_fifty_steps(tmp_path: Path) -> None:
+    spec = tiny("module:Small", steps=300, batch_size=8)
+    run = run_spec(spec, tmp_path / "run", module=Small(), data=open_once(spec.data))
+    losses = [line["loss"] for line in run.metrics() if "loss" in line]
     assert run.result["train_loss"] == pytest.approx(sum(losses[-50:]) / 50, rel=1e-12)
+
+
+def test_a_run_that_is_stopped_in_python_says_how_to_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Stops(Small):
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and int(self.norm.num_batches_tracked) == 2:  # type: ignore[arg-type]
+                signal.raise_signal(signal.SIGINT)
+            return super().forward(x)
+
+    spec = tiny("module:Stops", steps=9)
+    run = run_spec(spec, tmp_path / "run", module=Stops(), data=open_once(spec.data))
+    how = f"skipway.resume({str(tmp_path / 'run')!r}, module=Stops(…))"
+    assert run.status == "stopped"
+    assert f"stopped at step 3; to go on: {how}" in caplog.text
+    with pytest.raises(SkipwayError) as caught:
+        run_spec(spec, tmp_path / "run", module=Stops(), data=open_once(spec.data))
+    assert str(caught.value).endswith(f"try: {how}")
 
 
 def test_the_training_loss_of_a_run_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

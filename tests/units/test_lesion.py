@@ -299,6 +299,53 @@ def test_block_influence_of_tokens_by_hand() -> None:
     assert skipway.lesion(model, batch, "influence").units[3].influence == pytest.approx(expected, abs=1e-5)
 
 
+class Convolving(nn.Module):
+    """x' = x + F(x), F a convolution over the last dimensions; `turned`: of a stream that has its channels last."""
+
+    def __init__(self, convolution: nn.Module, *, turned: bool) -> None:
+        super().__init__()
+        self.convolution, self.turned = convolution, turned
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.turned:
+            return x + self.convolution(x.movedim(-1, 1)).movedim(1, -1)
+        return x + self.convolution(x)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "turned", "dims"),
+    [(blocks, turned, dims) for blocks in (None, ["1", "2"]) for turned in (False, True) for dims in (1, 2, 3)
+     if not (blocks and turned and dims == 2)],  # blocks on four dimensions count as images (N,C,H,W)
+)  # fmt: skip
+def test_block_influence_over_channels_by_hand(blocks: list[str] | None, turned: bool, dims: int) -> None:
+    torch.manual_seed(0)
+    kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    units = [Convolving(kind(6, 6, 3, padding=1), turned=turned) for _ in range(2)]
+    model, batch = nn.Sequential(nn.Hardtanh(-9, 9), *units).eval(), torch.randn(2, 6, *(3, 4, 5)[:dims])
+    if turned:
+        batch = batch.movedim(1, -1)
+    with torch.no_grad():
+        x = units[0](batch)
+        expected = 1 - float(F.cosine_similarity(x, units[1](x), dim=-1 if turned else 1).mean())
+    found = {u.path: u.influence for u in skipway.lesion(model, batch, "influence", blocks=blocks).units}
+    assert found["2"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_targets_to_be_ignored_count_for_nothing() -> None:
+    torch.manual_seed(0)
+    model = untrained(skipway.create_model("gpt_nano"))
+    ids = model.dummy_input(3)
+    targets = torch.randint(0, 50, ids.shape)
+    with torch.no_grad():
+        said = model(ids).argmax(-1)
+    targets[0] = said[0]  # some are right
+    targets[:, :4] = -100
+    found = skipway.lesion(model, data=[(ids[:2], targets[:2]), (ids[2:], targets[2:])], delete=None)
+    assert found.baseline == pytest.approx(100 * float((said != targets)[:, 4:].double().mean()))
+    nothing = skipway.lesion(model, data=[(ids, torch.full_like(ids, -100))], delete=None)
+    assert math.isnan(nothing.baseline)
+
+
 # ---- nothing stays
 
 

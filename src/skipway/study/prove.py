@@ -13,11 +13,14 @@ from torch import nn
 
 from skipway.diagnostics.finding import Finding
 from skipway.errors import SkipwayError
+from skipway.study.proving.calling import called
 from skipway.study.proving.proof import AS_IT_IS, Arm, Proof, judge_arms
-from skipway.study.proving.remedies import Remedy, provable_rules, remedies_for
+from skipway.study.proving.remedies import Remedy, possible, provable_rules, remedies_for
 from skipway.study.proving.trial import TrialSettings, Watcher, train_once
 from skipway.study.proving.trial_task import Task, task_for
 from skipway.trace.batch import Batch, unwrapped
+from skipway.trace.preserve import preserved
+from skipway.units.locate import locate
 
 if TYPE_CHECKING:
     from skipway.diagnostics.inspection import Inspection
@@ -53,7 +56,8 @@ def prove(  # noqa: PLR0913  # one for each thing that a caller may bring
             or a function that makes one, called for each seed after seeding.
         batch: what the model is called with.
         fix: the changed model, or a function that makes it, to be tried instead of the built-in fixes.
-        data: gives batches ``(inputs, targets)`` for a seed, what the model is called with and what `loss` is given;
+        data: gives batches ``(inputs, targets)`` for a seed, what the model is called with (like `batch`: a tensor, a
+            tuple of positional arguments or a dict of keyword arguments) and what `loss` is given;
             without it a synthetic task for tokens or the embedded digits for images, and the report says so.
         loss: ``loss(output, targets)``, a scalar; with `data` only.
         settings: steps, batch size, learning rate, seeds; 3 seeds of 150 steps of 64 at 1e-3 by default.
@@ -64,6 +68,7 @@ def prove(  # noqa: PLR0913  # one for each thing that a caller may bring
 
     Raises:
         SkipwayError: no fix of this finding can be tried, no task fits the model, or an argument is of the wrong kind.
+        ModelRunError: the model raised; its own error is the cause.
     """
     rule = finding.rule if isinstance(finding, Finding) else finding
     if (data is None) != (loss is None):
@@ -77,6 +82,7 @@ def prove(  # noqa: PLR0913  # one for each thing that a caller may bring
         raise _nothing_to_try(rule)
     probe = source if isinstance(source, nn.Module) else source()
     task = _own_task(probe, data, loss) if data and loss else task_for(probe, batch, batch_size=settings.batch_size)
+    remedies, left_out = _where_possible(remedies, probe, batch)
     arms: list[tuple[str, nn.Module | Callable[[], nn.Module], Remedy | None]] = [(AS_IT_IS, source, None)]
     arms += [(r.name, source, r) for r in remedies]
     if fix is not None:
@@ -92,9 +98,9 @@ def prove(  # noqa: PLR0913  # one for each thing that a caller may bring
         )
         for name, made, remedy in arms
     )
-    notes = []
+    notes = left_out
     if isinstance(source, nn.Module):
-        notes.append("all seeds start from the given weights: they differ in data (a factory would draw new ones)")
+        notes.insert(0, "all seeds start from the given weights: they differ in data (a factory would draw new ones)")
     return Proof(
         rule=rule,
         model=inspection.model,
@@ -106,6 +112,21 @@ def prove(  # noqa: PLR0913  # one for each thing that a caller may bring
         seconds=time.perf_counter() - started,
         notes=tuple(notes),
     )
+
+
+def _where_possible(remedies: list[Remedy], model: nn.Module, batch: Batch) -> tuple[list[Remedy], list[str]]:
+    """The fixes without the units that they cannot be made at, and words on what was left out."""
+    if not any(r.partial for r in remedies):
+        return remedies, []
+    with preserved(model):
+        model.train()  # units are altered as the trials find them
+        located = locate(model, batch, proofs=True)
+    found = [possible(r, located, batch) if r.partial else r for r in remedies]
+    notes = []
+    for remedy, rest in zip(remedies, found, strict=True):
+        if missing := [path for path in remedy.changes if path not in rest.changes]:
+            notes.append(f"{remedy.name}: not at {', '.join(missing)}, where that cannot be")
+    return found, notes
 
 
 def _own_task(model: nn.Module, data: Data, loss: Loss) -> Task:
@@ -122,7 +143,7 @@ def _own_task(model: nn.Module, data: Data, loss: Loss) -> Task:
 
     with torch.no_grad():
         inputs, targets = next(batches(0))
-        chance = float(loss(copy.deepcopy(model)(inputs), targets))
+        chance = float(loss(called(copy.deepcopy(model), inputs), targets))
     return Task(words="your data", chance=chance, fit=lambda m: m, batches=batches, loss=loss)
 
 

@@ -22,7 +22,7 @@ from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_c
 from skipway.train.ending import diverged, finished
 from skipway.train.folder import RunFolder
 from skipway.train.hardware import environment, resolve_layout
-from skipway.train.listen import Listener
+from skipway.train.listen import Listener, Logged
 from skipway.train.look import look
 from skipway.train.loop import DivergedError, Training, train
 from skipway.train.metrics import MetricsFile
@@ -70,7 +70,7 @@ def run_spec(
     Raises:
         SkipwayError: the folder holds something; the data are not there; the model does not fit them.
     """
-    return _Session(spec, RunFolder(out), module, data, listener or Listener(), resumed=False).run(log)
+    return _Session(spec, RunFolder(out), module, data, listener or Logged(), resumed=False).run(log)
 
 
 def resume(
@@ -116,7 +116,7 @@ def resume(
             "the same module, freshly built",
             "skipway.resume(DIR, module=MyNet())",
         )
-    return _Session(spec, folder, module, data, listener or Listener(), resumed=True).run(log)
+    return _Session(spec, folder, module, data, listener or Logged(), resumed=True).run(log)
 
 
 class _Session:
@@ -238,9 +238,7 @@ class _Session:
             if training.metrics is not None:
                 training.metrics.close()
         if not over:
-            self.listener.noted(
-                f"stopped at step {training.position.step}; to go on: skipway train --resume {self.folder.path}"
-            )
+            self.listener.noted(f"stopped at step {training.position.step}; to go on: {self.folder.go_on(self.spec)}")
         return over
 
     def _prepared(self, fabric: Fabric) -> tuple[nn.Module, Dataset, dict[str, Any]]:

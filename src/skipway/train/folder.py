@@ -65,16 +65,18 @@ class RunFolder:
             same = self.read_spec() == spec
             what = "this very run" if same else "another run"
             state = "finished" if self.finished else "not finished"
-            hint = (
-                "another folder: --out, or out= in Python"
-                if self.finished or not same
-                else f"skipway train --resume {self.path}"
-            )
+            hint = self.go_on(spec) if same and not self.finished else "another folder: --out, or out= in Python"
             raise SkipwayError(f"{self.path} holds {what}, {state}", "an empty or new folder", hint)
         # A process killed in its first moments leaves these behind.
         own = {".lock", beside(self.spec_path).name}
         if self.path.is_dir() and any(p.name not in own for p in self.path.iterdir()):
             raise SkipwayError(f"{self.path} is not empty and holds no run", "an empty or new folder", "another --out")
+
+    def go_on(self, spec: RunSpec) -> str:
+        """What to type to go on with the run; of a module, which the command line has not, in Python."""
+        if spec.model.startswith("module:"):
+            return f"skipway.resume({str(self.path)!r}, module={spec.model.removeprefix('module:')}(…))"
+        return f"skipway train --resume {self.path}"
 
     def begin(self, spec: RunSpec, facts: dict[str, Any]) -> None:
         """Write what is asked for, and on what it runs; done when nothing can be refused any more.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from skipway.spec import RunSpec
 
-__all__ = ["Listener"]
+__all__ = ["Listener", "Logged"]
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class Listener:
@@ -30,3 +33,11 @@ class Listener:
 
     def ended(self, result: dict[str, Any]) -> None:
         """The run is over; `result` is what ``result.json`` holds."""
+
+
+class Logged(Listener):
+    """Writes what a person should know to the log, as warnings; the rest is in the run's folder."""
+
+    def noted(self, text: str) -> None:
+        """Write it."""
+        _LOG.warning(text)

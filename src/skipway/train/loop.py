@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LAST_STEPS", "DivergedError", "Training", "train"]
 
-# The training loss of a run is the mean over this many of its last steps.
+# The training loss of a run is the mean over this many of its last steps, of short runs over a fifth of them: the first
+# steps say nothing of where a training ended.
 LAST_STEPS: Final = 50
+_LAST_SHARE: Final = 5
 # A test keeps no activations, so that it may take more samples at a time than a step of training.
 _TEST_BATCH: Final = 500
 _TEST_SHARE: Final = 4
@@ -86,7 +88,7 @@ class Training:
     recent: deque[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recent = deque(self.position.recent, LAST_STEPS)
+        self.recent = deque(self.position.recent, max(1, min(LAST_STEPS, self.spec.recipe.steps // _LAST_SHARE)))
 
     def test(self) -> Score:
         """Loss and error over the test set."""

@@ -44,7 +44,8 @@ class Run:
     def result(self) -> dict[str, Any]:
         """What came out of a run that is over; empty before.
 
-        ``status``, ``test_error`` in percent, ``test_loss`` and ``train_loss`` (mean of the last 50 steps) in nats,
+        ``status``, ``test_error`` in percent, ``test_loss`` and ``train_loss`` (mean of the last 50 steps, of a short
+        run of its last fifth) in nats,
         ``seconds``, ``steps`` …
         """
         return self.folder.read_result() if self.folder.finished else {}

@@ -114,10 +114,16 @@ def _compared(name: str, other: str, effect: Effect, *, seeds: int) -> tuple[str
     mean, low_text, high_text = (number_text(value, digits) for value in (abs(effect.mean), low, high))
     points = f"{mean} points [{low_text}, {high_text}]"
     if not effect.shown:
-        return f"Between {name} and {other} no difference is shown: {points}, {effect.n} seeds.", "plain"
+        signed = f"{_signed(effect.mean)} points [{_signed(effect.low)}, {_signed(effect.high)}]"
+        found = f"{name} − {other} = {signed}, {effect.n} seeds"
+        return f"Between {name} and {other} no difference is shown: {found}.", "plain"
     if effect.mean < 0:
         return f"{name} is better than {other} by {points}.", "good"
     return f"{name} is worse than {other} by {points}.", "bad"
+
+
+def _signed(value: float) -> str:
+    return number_text(value, _DIGITS, signed=True)
 
 
 def _listed(names: tuple[str, ...], joint: str) -> str:

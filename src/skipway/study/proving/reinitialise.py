@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -11,7 +11,9 @@ from skipway.units.links import members
 from skipway.units.weights import branch_end, branch_weights, parameter_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import nn
 
     from skipway.units.describe import Described
     from skipway.units.links import Links
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["reset_branches", "scale_branch_ends", "scale_values", "zero_branch_ends"]
 
 _SCORES = frozenset({"softmax", "safe_softmax"})
+_TURNS = frozenset({"t", "transpose", "permute", "mT", "numpy_T", "movedim", "swapaxes", "swapdims"})
 
 
 def zero_branch_ends(located: Located, units: Iterable[str]) -> int:
@@ -60,7 +63,7 @@ def scale_values(located: Located, units: Iterable[str], factor: float) -> int:
     """Multiply every weight of a branch that carries values: DeepNorm's β (arXiv 2203.00555).
 
     In attention those are the value and output projections, not query and key; where one matrix makes query, key and
-    value, its last third. In other branches all weight matrices.
+    value, the last third of its outputs. In other branches all weight matrices.
 
     Args:
         located: the model's units.
@@ -80,26 +83,82 @@ def scale_values(located: Located, units: Iterable[str], factor: float) -> int:
                 weight = named[name]
                 if weight.dim() < 2 or (name in scores and name not in values):
                     continue
-                whole = name not in scores
-                (weight if whole else weight[2 * len(weight) // 3 :]).mul_(factor)
+                part: torch.Tensor = weight
+                if name in scores:
+                    dim = _output_dim(name, unit, links) if weight.dim() == 2 else 0
+                    start = 2 * weight.shape[dim] // 3
+                    part = weight.narrow(dim, start, weight.shape[dim] - start)
+                part.mul_(factor)
                 changed += 1
     return changed
 
 
 def reset_branches(located: Located, units: Iterable[str], seed: int) -> int:
-    """Draw the weights of the branches anew, each module by its own ``reset_parameters``.
+    """Draw the weights of the branches anew.
+
+    Each module does it by its own ``reset_parameters`` or ``_reset_parameters``. Matrices that are the same afterwards
+    (raw parameters, modules with neither) are drawn from a normal distribution of their own standard deviation.
+    Vectors of such modules stay, and what is frozen or constant: zeros and ones are no draws.
+
+    Args:
+        located: the model's units.
+        units: paths of those to change.
+        seed: of the draws.
 
     Returns:
-        How many modules were reset.
+        How many modules were reset, and matrices drawn beside them.
     """
     by_path, modules = located.units(), dict(located.model.named_modules())
-    owners = {n.rpartition(".")[0] for path in units for n in branch_weights(by_path[path], located.links)}
-    found = [modules[o] for o in sorted(owners) if hasattr(modules[o], "reset_parameters")]
-    with torch.random.fork_rng():
+    names = sorted({n for path in units for n in branch_weights(by_path[path], located.links)})
+    owners = [modules[o] for o in sorted({n.rpartition(".")[0] for n in names})]
+    resets = [reset for m in owners if (reset := _own_reset(m)) is not None]
+    named = dict(located.model.named_parameters())
+    before = {n: named[n].detach().clone() for n in names if _is_matrix(named[n])}
+    drawn = 0
+    with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
-        for module in found:
-            module.reset_parameters()
-    return len(found)
+        for reset in resets:
+            reset()
+        for name, old in before.items():
+            # What a module reads, where its reset has put another parameter in place of the old one.
+            weight = located.model.get_parameter(name)
+            if torch.equal(weight, old) and (std := float(old.float().std(correction=0))) > 0:
+                weight.normal_(0.0, std)
+                drawn += 1
+    return len(resets) + drawn
+
+
+def _own_reset(module: nn.Module) -> Callable[[], object] | None:
+    """How a module draws its own weights; `nn.MultiheadAttention` has it under a private name."""
+    for name in ("reset_parameters", "_reset_parameters"):
+        reset = getattr(module, name, None)
+        if callable(reset):
+            return cast("Callable[[], object]", reset)
+    return None
+
+
+def _is_matrix(weight: torch.Tensor) -> bool:
+    """Whether it is a trained matrix or kernel: gains may have the shape (C, 1, 1)."""
+    return weight.requires_grad and weight.is_floating_point() and sum(length > 1 for length in weight.shape) > 1
+
+
+def _output_dim(name: str, unit: Described, links: Links) -> int:
+    """The dimension of a weight that lies along the outputs: 0 in `nn.Linear`, 1 where ``x @ weight`` is computed."""
+    bit = 1 << links.graph.parameter_names.index(name)
+    for i in sorted(unit.candidate.region):
+        node = links.nodes[i]
+        if node.op not in ops.MATMUL | ops.BATCHED_MATMUL or node.op.endswith("linear"):
+            continue
+        for is_right, operand in enumerate(node.inputs[-2:]):  # behind what is added, if anything is
+            value = links.nodes[operand]
+            if value.data or not value.params & bit:
+                continue
+            turns = 0
+            while value.op != "param":
+                turns += value.op in _TURNS
+                value = next(links.nodes[j] for j in value.inputs if links.nodes[j].params & bit)
+            return (is_right + turns) % 2
+    return 0
 
 
 def _attention(unit: Described, links: Links) -> tuple[set[str], set[str]]:
@@ -114,10 +173,22 @@ def _attention(unit: Described, links: Links) -> tuple[set[str], set[str]]:
             values |= _behind(node.inputs[2:3], region, links)
         elif node.op in _SCORES:
             scores |= _behind([i], region, links)
-            readers = [links.nodes[c] for c in links.readers(i) if c >= 0]
-            others = [j for r in readers for j in links.data_inputs(r) if links.strip(j) != links.strip(i)]
-            values |= _behind(others, region, links)
+            values |= _behind(_weighed(i, links), region, links)
     return scores, values
+
+
+def _weighed(scores: int, links: Links) -> list[int]:
+    """What scores are multiplied with, also behind a dropout of the scores."""
+    found: list[int] = []
+    pending = [scores]
+    while pending:
+        i = pending.pop()
+        for reader in (links.nodes[c] for c in links.readers(i) if c >= 0):
+            others = [j for j in links.data_inputs(reader) if links.strip(j) != links.strip(i)]
+            found += others
+            if not others and reader.op in ops.MULTIPLY | ops.DROPOUT:
+                pending.append(reader.id)
+    return found
 
 
 def _behind(ends: Sequence[int], region: frozenset[int], links: Links) -> set[str]:

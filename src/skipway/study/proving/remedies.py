@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from skipway.errors import SkipwayError
 from skipway.study.proving.reinitialise import reset_branches, scale_branch_ends, scale_values, zero_branch_ends
 from skipway.units.alteration import Alteration
+from skipway.units.what_if import plan_alterations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from skipway.diagnostics.inspection import Inspection
+    from skipway.trace.batch import Batch
     from skipway.units.locate import Located
     from skipway.units.unit import Unit
 
-__all__ = ["Remedy", "provable_rules", "remedies_for"]
+__all__ = ["Remedy", "possible", "provable_rules", "remedies_for"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,17 +29,47 @@ class Remedy:
         name: the fix in a few words.
         changes: what is altered while the copy trains, by unit path (see `skipway.what_if`).
         prepare: other initial weights for the copy, given its located units.
+        partial: whether units that cannot be altered so are left as they are: see `possible`.
     """
 
     name: str
     changes: Mapping[str, Alteration] = field(default_factory=dict)
     prepare: Callable[[Located], object] | None = None
+    partial: bool = False
 
 
 def remedies_for(rule: str, inspection: Inspection) -> list[Remedy]:
     """The fixes that can be tried for a finding of `rule`; none where the fix is a change of the code alone."""
     find = _REMEDIES.get(rule)
     return [] if find is None else find(_stream(inspection))
+
+
+def possible(remedy: Remedy, located: Located, batch: Batch) -> Remedy:
+    """A fix without the units that cannot be altered so.
+
+    Args:
+        remedy: the fix.
+        located: the model's units, proved.
+        batch: what they were found on.
+
+    Raises:
+        SkipwayError: none of them can be.
+    """
+    refused = {path: _refusal(path, how, located, batch) for path, how in remedy.changes.items()}
+    changes = {path: how for path, how in remedy.changes.items() if refused[path] is None}
+    first = next(iter(refused.values()), None)
+    if first is not None and not changes:
+        given = f"{remedy.name} at none of {len(refused)} units: {first.given}"
+        raise SkipwayError(given, first.expected, "the changed model as fix=") from first
+    return replace(remedy, changes=changes)
+
+
+def _refusal(path: str, how: Alteration, located: Located, batch: Batch) -> SkipwayError | None:
+    try:
+        plan_alterations(located, {path: how}, batch)
+    except SkipwayError as error:
+        return error
+    return None
 
 
 def provable_rules() -> list[str]:
@@ -68,10 +101,9 @@ def _post_norm(stream: list[Unit]) -> list[Remedy]:
 
 
 def _identity_shortcut(stream: list[Unit]) -> list[Remedy]:
-    """For whatever stands on shortcuts that could be identities: those whose unit keeps the shape of the stream."""
-    shapes = dict(zip([u.path for u in stream[1:]], [u.shape for u in stream], strict=False))
-    units = [u.path for u in stream if u.form.shortcut and shapes.get(u.path, u.shape) == u.shape]
-    return _altered("identity shortcuts", units, Alteration(shortcut="identity"))
+    """For whatever stands on shortcuts; where x has another shape than h(x) is known of the recorded units only."""
+    units = [u.path for u in stream if u.form.shortcut]
+    return [replace(r, partial=True) for r in _altered("identity shortcuts", units, Alteration(shortcut="identity"))]
 
 
 def _no_dropout(stream: list[Unit]) -> list[Remedy]:

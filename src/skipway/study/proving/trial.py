@@ -14,6 +14,7 @@ from torch import nn
 
 from skipway.diagnostics.monitor.reader import Sample, reading_plan
 from skipway.errors import SkipwayError
+from skipway.study.proving.calling import called
 from skipway.trace.preserve import preserved
 from skipway.units.intercept import Plan, intercepted
 from skipway.units.kinds import kinds, levels
@@ -115,6 +116,9 @@ def train_once(
         settings: how long and how.
         watcher: is told of every step.
         name: what this way of training is called.
+
+    Raises:
+        ModelRunError: the model raised; its own error is the cause.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -133,7 +137,7 @@ def train_once(
         losses: list[float] = []
         with intercepted(model, plan) if changes else nullcontext():
             for step, (inputs, targets) in zip(range(settings.steps), task.batches(seed), strict=False):
-                loss = task.loss(fitted(inputs), targets)
+                loss = task.loss(called(fitted, inputs), targets)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -163,12 +167,12 @@ def _signs(
     reading = reading_plan(located.described, located.links, sample)
     # The reading goes first, so that it reads what the alteration makes.
     with (
-        preserved(fitted),
+        preserved(fitted, parameters=located.writes_parameters),
         intercepted(located.model, reading),
         intercepted(located.model, altered),
         torch.enable_grad(),
     ):
-        loss = task.loss(fitted(inputs), targets)
+        loss = task.loss(called(fitted, inputs), targets)
         torch.autograd.grad(loss, [p for p in fitted.parameters() if p.requires_grad], allow_unused=True)
     numbers = sample.read()
     if not units or sample.failure is not None:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from skipway.data import open_data
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec
+from skipway.study.proving.calling import failed_on
 from skipway.trace.batch import call_arguments, copied, describe, output_tensors, tensors_of
 from skipway.trace.preserve import preserved
 
@@ -64,6 +65,7 @@ def task_for(model: nn.Module, batch: Batch, *, batch_size: int) -> Task:
 
     Raises:
         SkipwayError: no task fits what the model takes or gives.
+        ModelRunError: the model raised; its own error is the cause.
     """
     probe = _Probe(model, batch)
     if probe.layout in ("ids", "stream"):
@@ -112,10 +114,17 @@ class _Probe:
         return model(*args, **kwargs)
 
     def _run(self, first: Tensor) -> Tensor:
-        with preserved(self.model), torch.no_grad():
+        # It is the caller's own model, and nothing has told yet whether its forward writes to its weights.
+        with preserved(self.model, parameters=True), torch.no_grad():
             self.model.eval()
             torch.manual_seed(0)
-            return _floating(self.call(self.model, first), self.batch)
+            try:
+                output = self.call(self.model, first)
+            except SkipwayError:
+                raise
+            except Exception as error:
+                raise failed_on(self.batch, error) from error
+            return _floating(output, self.batch)
 
     def depends(self, on: int, dim: int, output_dim: int) -> Tensor:
         """Which places of the output along `output_dim` change when place `on` of the input along `dim` does."""

@@ -15,9 +15,11 @@ from skipway.trace.attributes import named_modules
 from skipway.trace.batch import call_arguments, copied, describe
 from skipway.trace.modules import eager
 from skipway.trace.preserve import preserved
+from skipway.units.lesion.influence import Influence
 from skipway.units.lesion.prefix import standing_in
 from skipway.units.lesion.sites import Site
 from skipway.units.lesion.swap import content_of_block
+from skipway.units.lesion.writes import Writes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["BlockSites"]
 
 _FEWEST: Final = 2
+_IMAGES: Final = 4  # dimensions
+_CONVOLUTION: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @dataclass
@@ -62,6 +66,7 @@ class BlockSites:
 
     def __init__(self, model: nn.Module, batch: Batch, blocks: str | Sequence[str]) -> None:
         self._model, self._modules = model, dict(named_modules(model))
+        self.writes_parameters = False
         called = self._record(batch)
         if isinstance(blocks, str) and blocks == "auto":
             paths = self._rows("", model, called)
@@ -79,17 +84,29 @@ class BlockSites:
             if path not in called:
                 raise SkipwayError(f"block {path!r} did not run on {describe(batch)}", "a module that runs")
         ordered = sorted(dict.fromkeys(paths), key=lambda p: called[p].order)
-        self.sites = {path: self._site(path, called[path]) for path in ordered}
+        self.sites = {path: self._site(path, called) for path in ordered}
 
-    def _site(self, path: str, seen: _Called) -> Site:
-        kept = ""
+    def _site(self, path: str, called: dict[str, _Called]) -> Site:
+        seen, kept = called[path], ""
         if isinstance(self._modules[path], torch.jit.ScriptModule):
             kept = "it is scripted"
         elif seen.before is None or seen.after is None:
             kept = f"it gives {seen.gives}" if seen.after is None else "its first argument is no tensor"
         elif not seen.keeps:
             kept = f"it changes the shape, {seen.before} to {seen.after}"
-        return Site(path, changes_shape=not seen.keeps, kept=kept, content=content_of_block(self._modules[path]))
+        return Site(
+            path,
+            changes_shape=not seen.keeps,
+            kept=kept,
+            content=content_of_block(self._modules[path]),
+            influence=Influence(dim=1 if self._reads_channels_first(path, called) else -1),
+        )
+
+    def _reads_channels_first(self, path: str, called: dict[str, _Called]) -> bool:
+        """Whether a block takes images, or what it takes is what a convolution in it takes."""
+        given = called[path].before or ()
+        inside = [p for p, m in self._modules.items() if isinstance(m, _CONVOLUTION) and f"{p}.".startswith(f"{path}.")]
+        return len(given) == _IMAGES or any(p in called and called[p].before == given for p in inside)
 
     def _record(self, batch: Batch) -> dict[str, _Called]:
         called: dict[str, _Called] = {}
@@ -103,16 +120,18 @@ class BlockSites:
 
             return hook
 
-        with preserved(self._model), eager(), ExitStack() as stack:
+        with preserved(self._model) as snapshot, eager(), ExitStack() as stack:
             for path, module in self._modules.items():
                 stack.callback(module.register_forward_hook(see(path)).remove)
             try:
-                self._model(*copied(args), **copied(kwargs))
+                with Writes(snapshot):
+                    self._model(*copied(args), **copied(kwargs))
             except Exception as error:
                 raise ModelRunError(
                     f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
                     "an input that the model runs on: check shape, dtype and device",
                 ) from error
+            self.writes_parameters = snapshot.parameters_written
         return called
 
     def _rows(self, path: str, module: nn.Module, called: dict[str, _Called]) -> list[str]:

@@ -66,9 +66,9 @@ def lesion(  # noqa: PLR0913  # one argument for each thing that can be chosen
         batch: what the model is called with: a tensor, a tuple of positional arguments or a dict of keyword arguments.
             The units are found on it. With `data` it may be left out: the first inputs are taken.
         metric: ``metric(output)``, with `data` ``metric(output, targets)``: a number, whichever way is better. Or
-            ``"error"``: wrong classes in percent, the default with `data`; ``"change"``: ``‖Δout‖/‖out‖`` over all
-            floating outputs, dimensionless, the default without; ``"influence"``: block influence only, nothing is
-            deleted.
+            ``"error"``: wrong classes in percent, the default with `data`, targets below 0 (−100) left out;
+            ``"change"``: ``‖Δout‖/‖out‖`` over all floating outputs, dimensionless, the default without;
+            ``"influence"``: block influence only, nothing is deleted.
         loss: a metric by another name; give one of the two.
         data: labelled batches, (inputs, targets) each; values are means over samples.
         batches: take so many of them at most.
@@ -106,7 +106,7 @@ def lesion(  # noqa: PLR0913  # one argument for each thing that can be chosen
         inner.train(mode == "train")
         sites: Sites = UnitSites(inner, found_on) if blocks is None else BlockSites(inner, found_on, blocks)
         planned = [] if measure is None else trials(sites, delete, swap, draws, seed)
-        work = _Work(inner, sites, planned, measure, reuse=reuse and mode == "eval")
+        work = _Work(inner, sites, planned, measure, reuse=reuse and mode == "eval" and not sites.writes_parameters)
         for sample in chain([first], samples):
             work.add(sample)
     return Lesion(
@@ -213,7 +213,7 @@ class _Work:
     def _run(self, sample: Sample) -> tuple[Any, bool]:
         """The output, and whether random numbers were drawn."""
         args, kwargs = call_arguments(sample.batch)
-        with preserved(self._model) as snapshot:
+        with preserved(self._model, parameters=self._sites.writes_parameters) as snapshot:
             try:
                 output = self._model(*copied(args), **copied(kwargs))
             except SkipwayError:

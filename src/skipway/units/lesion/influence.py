@@ -1,6 +1,6 @@
 """Block influence: by how much a unit turns the stream.
 
-Shapes: N samples, C channels, H and W image, T tokens, D width.
+Shapes: N samples, C channels, L places, H and W image, T tokens, D width.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Influence:
     """``1 − mean cos(x_l, x_{l+1})`` over tokens or pixels, summed up batch by batch (arXiv 2403.03853).
 
     Args:
-        channels_last: whether a stream of four dimensions is (N,H,W,D), not (N,C,H,W); any other has its channels last.
+        dim: the dimension of channels: 1 for (N,C,L), (N,C,H,W) and volumes, −1 for (N,T,D) and (N,H,W,D).
     """
 
-    channels_last: bool = False
+    dim: int = -1
     total: float = 0.0
     count: int = 0
 
@@ -36,7 +36,7 @@ class Influence:
         """One batch: the stream before and behind the unit; other shapes are passed over, and tokens that are zero."""
         if before.shape != after.shape or before.dim() < 2 or not before.is_floating_point():
             return
-        dim = 1 if before.dim() == 4 and not self.channels_last else -1
+        dim = self.dim
         x, y = before.float(), after.float()
         size = torch.linalg.vector_norm(x, dim=dim) * torch.linalg.vector_norm(y, dim=dim)
         cosines = ((x * y).sum(dim) / size)[size > 0]

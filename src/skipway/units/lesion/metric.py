@@ -138,7 +138,8 @@ def _error(output: Any, sample: Sample, _whole: Any) -> tuple[float, float]:
             f"metric 'error' on logits of shape {tuple(logits.shape)} and targets {given}",
             f"targets of shape {tuple(logits.shape[:-1])}: one class number for each row of logits",
         )
-    return 100.0 * float((logits.argmax(-1) != targets).sum()), float(targets.numel())
+    counted = targets >= 0  # others are to be ignored: −100 in PyTorch's losses
+    return 100.0 * float(((logits.argmax(-1) != targets) & counted).sum()), float(counted.sum())
 
 
 def _change(output: Any, _sample: Sample, whole: Any) -> tuple[float, float]:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from skipway.errors import SkipwayError, UnknownNameError
+from skipway.trace import ops
 from skipway.units.alteration import Alteration
 from skipway.units.intercept import Plan, intercepted
 from skipway.units.kinds import kinds, levels
 from skipway.units.lesion.influence import Influence, Seen
 from skipway.units.lesion.swap import Content, content_of_unit
+from skipway.units.links import members
 from skipway.units.locate import locate
 from skipway.units.streams import made_x
 from skipway.units.what_if import plan_alterations
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from skipway.trace.batch import Batch
     from skipway.units.describe import Described
     from skipway.units.lesion.record import What
+    from skipway.units.links import Links
     from skipway.units.locate import Located
 
 __all__ = ["NoUnitsError", "Site", "Sites", "UnitSites"]
 
 _GONE: Final = Alteration(branch=0.0)
+_TURNS: Final = frozenset({"permute", "transpose", "t", "mT", "numpy_T", "movedim", "swapaxes", "swapdims"})
 
 
 class NoUnitsError(SkipwayError):
@@ -62,6 +66,8 @@ class Sites(Protocol):
 
     what: What
     sites: dict[str, Site]
+    writes_parameters: bool
+    """Whether the model writes to its parameters in forward."""
 
     def without(self, paths: Sequence[str]) -> AbstractContextManager[None]:
         """Within it every call of the model runs without some of them."""
@@ -85,6 +91,7 @@ class UnitSites:
 
     def __init__(self, model: nn.Module, batch: Batch) -> None:
         self.located, self.batch = locate(model, batch, proofs=True), batch
+        self.writes_parameters = self.located.writes_parameters
         self._units = self.located.units()
         described = list(self._units.values())
         of_kind = kinds(described, self.located.links)
@@ -109,13 +116,12 @@ class UnitSites:
             kept = error.given
         if unit.candidate.merge == "multiply":
             kept = "it multiplies the stream by its branch, and a branch × 0 leaves nothing"
-        convolves = any(op.kind == "weight" and str(op.detail).startswith("conv") for op in unit.form.branch)
         return Site(
             path=path,
             changes_shape=nodes[unit.candidate.x].shape != nodes[unit.end].shape,
             kept=kept,
             content=content_of_unit(unit, self.located),
-            influence=Influence(channels_last=not convolves),
+            influence=Influence(dim=1 if _reads_channels_first(unit, self.located.links) else -1),
         )
 
     @contextmanager
@@ -144,6 +150,19 @@ class UnitSites:
                     looks[made.address].append(seen)
         with intercepted(self.located.model, Plan(looks=looks, starts=starts, alters=False)):
             yield
+
+
+def _reads_channels_first(unit: Described, links: Links) -> bool:
+    """Whether a branch convolves or pools the stream as it lies; one that turns tokens to pixels first does not."""
+    x = unit.candidate.x
+    for i in unit.candidate.region:
+        node = links.nodes[i]
+        data = links.data_inputs(node) if node.op in ops.CONVOLUTION | ops.POOL else []
+        if data and len(links.nodes[data[0]].shape) == len(links.nodes[x].shape):
+            ways = (links.nodes[j].op for j in members(links.between(x, data[0])) if j != x)
+            if not any(op in _TURNS for op in ways):
+                return True
+    return False
 
 
 class _Pair:
