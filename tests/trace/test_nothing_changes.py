@@ -255,7 +255,7 @@ class Remembering(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
-        self.cache = torch.zeros(4, 8)
+        self.cache, self.part = torch.zeros(4, 8), torch.zeros(2, 4, 8)[0]
         self.tables = {"cache": [torch.zeros(4, 8)]}
         self.nested = [[0], {"n": 0}]
         self.position, self.slotted = Position(), Slotted()
@@ -265,7 +265,7 @@ class Remembering(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x + self.down(self.up(self.norm(x)).relu())
-        self.cache[:] = y
+        self.cache[:] = self.part[:] = y
         self.tables["cache"][0].copy_(y.detach())
         self.nested[0][0] += 1  # type: ignore[index]
         self.nested[1]["n"] += 1  # type: ignore[call-overload, index]
@@ -277,8 +277,8 @@ class Remembering(nn.Module):
 
     def facts(self) -> tuple[object, ...]:
         return (
-            self.cache.tolist(), self.cache.requires_grad, self.tables["cache"][0].tolist(), repr(self.nested),
-            self.position.count, len(self.position.held), self.slotted.count, str(self.numpy.bit_generator.state),
+            self.cache.tolist(), self.part.tolist(), self.cache.requires_grad, self.tables["cache"][0].tolist(),
+            repr(self.nested), self.position.count, len(self.position.held), self.slotted.count, str(self.numpy.bit_generator.state),
             self.python.getstate(), str(self.legacy.get_state()), self.torch.get_state().tolist(),
         )  # fmt: skip
 

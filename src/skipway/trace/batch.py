@@ -70,7 +70,7 @@ def tensors_of(tree: Any) -> list[torch.Tensor]:
 def copied(tree: Any, convert: Callable[[torch.Tensor], torch.Tensor] = torch.clone) -> Any:
     """The same nest with every tensor copied, so that a model that writes into its input harms nobody.
 
-    Objects that hold tensors are copied, too: a cache that the model extends.
+    Objects of somebody's own classes are copied, too: a cache that the model extends.
     """
     return _copied(tree, convert, {}, 0)
 

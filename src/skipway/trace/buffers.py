@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -49,8 +50,9 @@ class Buffers:
                 if buffer.data_ptr() != address or buffer.shape != data.shape:
                     buffer.data = data
             for buffer in self._free:
-                if buffer.grad_fn is not None:
-                    buffer.detach_()  # what was written to it had gradients
+                if buffer.grad_fn is not None:  # what was written to it had gradients
+                    with suppress(RuntimeError):  # a view cannot be let go of; its numbers are put back all the same
+                        buffer.detach_()
             for members, copies in self._groups:
                 if not _same(_joined(members), copies):
                     pieces = copies.split([m.numel() for m in members]) if members[0].dim() else copies.unbind()
