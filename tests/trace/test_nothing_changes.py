@@ -278,8 +278,9 @@ class Remembering(nn.Module):
     def facts(self) -> tuple[object, ...]:
         return (
             self.cache.tolist(), self.part.tolist(), self.cache.requires_grad, self.tables["cache"][0].tolist(),
-            repr(self.nested), self.position.count, len(self.position.held), self.slotted.count, str(self.numpy.bit_generator.state),
-            self.python.getstate(), str(self.legacy.get_state()), self.torch.get_state().tolist(),
+            repr(self.nested), self.position.count, len(self.position.held), self.slotted.count,
+            str(self.numpy.bit_generator.state), self.python.getstate(), str(self.legacy.get_state()),
+            self.torch.get_state().tolist(),
         )  # fmt: skip
 
 
