@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from skipway.errors import SkipwayError
 
-__all__ = ["KINDS", "MERGES", "Merge", "Op", "UnitForm"]
+__all__ = ["KINDS", "MERGES", "Merge", "Op", "UnitForm", "read_term", "term"]
 
 Merge = Literal["add", "lerp", "concat", "multiply", "mean", "none"]
 MERGES: Final = ("add", "lerp", "concat", "multiply", "mean", "none")
@@ -200,12 +200,12 @@ class UnitForm:
 
     def equation(self) -> str:
         """The formula as text, e.g. ``x' = ReLU( x + BN·Conv3x3·ReLU·BN·Conv3x3(x) )``; `parse` reads it back."""
-        terms = [_term(ops) for ops in (self.branch, *self.parallel)]
+        terms = [term(ops) for ops in (self.branch, *self.parallel)]
         body = {
-            "add": " + ".join([_term(self.shortcut), *terms]),
-            "multiply": f"{_term(self.shortcut)} ⊙ {terms[0]}",
+            "add": " + ".join([term(self.shortcut), *terms]),
+            "multiply": f"{term(self.shortcut)} ⊙ {terms[0]}",
             "none": terms[0],
-        }.get(self.merge, f"{self.merge}({_term(self.shortcut)}, {terms[0]})")
+        }.get(self.merge, f"{self.merge}({term(self.shortcut)}, {terms[0]})")
         if self.after:
             body = f"{_chain(self.after)}( {body} )"
         stream = "" if self.stream == "single" else f"[{self.stream}] "
@@ -234,11 +234,11 @@ class UnitForm:
         elif " + " in body:
             merge, sides = "add", body.split(" + ")
         else:
-            return cls(merge="none", branch=_read_term(body, "branch"), after=after, stream=stream)
+            return cls(merge="none", branch=read_term(body, "branch"), after=after, stream=stream)
         first, *rest = sides
-        branches = [_read_term(side, "branch") for side in rest]
+        branches = [read_term(side, "branch") for side in rest]
         return cls(
-            shortcut=_read_term(first, "shortcut"), merge=merge, branch=branches[0], parallel=tuple(branches[1:]),
+            shortcut=read_term(first, "shortcut"), merge=merge, branch=branches[0], parallel=tuple(branches[1:]),
             after=after, stream=stream,
         )  # fmt: skip
 
@@ -261,14 +261,24 @@ def _chain(ops: tuple[Op, ...]) -> str:
     return "·".join(str(op) for op in reversed(ops))
 
 
-def _term(ops: tuple[Op, ...]) -> str:
+def term(ops: tuple[Op, ...]) -> str:
+    """Operations in order of execution as a term of an equation: ``BN·Conv3x3(x)``, ``0.5·x``, ``x`` for none."""
     if not ops:
         return "x"
     multiplies = ops[0].kind in ("scale", "gate")
     return _chain(ops) + ("·x" if multiplies else "(x)")
 
 
-def _read_term(text: str, place: str) -> tuple[Op, ...]:
+def read_term(text: str, place: str) -> tuple[Op, ...]:
+    """The operations of a term that `term` printed.
+
+    Args:
+        text: the term.
+        place: ``"shortcut"``, where weights are projections, ``"branch"`` or ``"after"``.
+
+    Raises:
+        SkipwayError: the text is no such term.
+    """
     if text == "x":
         return ()
     for end in ("(x)", "·x"):

@@ -166,7 +166,8 @@ class Stretch:
         count: how many units it stands for.
         place: position in a pattern that repeats as a whole (attention, MLP, attention, MLP …), and its length.
         level: 0 on the main stream, 1 and more inside a branch.
-        kind: kind of the unit; ``"layer"`` for a weighted layer of a net without units, which has no branch.
+        kind: kind of the unit; ``"layer"`` for a weighted layer of a net without units, ``"between"`` for what stands
+            on the stream between two units; these have no branch.
         equation: the unit in one line, its branch by letter.
         shortcut: what stands on the shortcut, in order.
         after: what stands on the stream behind the merge, in order.
@@ -205,7 +206,8 @@ class StreamMap:
 
     Args:
         stretches: the road, from input to output, units alike folded.
-        units: the same road unfolded, one stretch for every unit; empty where nobody needs it.
+        units: the same road unfolded, one stretch for every unit and for whatever stands between two; empty where
+            nobody needs it.
         branches: the branches by letter, as the equations of the stretches name them.
         title: heading; empty for none.
         note: what to look for, in a sentence or two.

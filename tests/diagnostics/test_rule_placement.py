@@ -145,6 +145,48 @@ def test_deep_post_norm_is_an_error_once_collapse_is_measured() -> None:
     assert convicted(encoder(20, pre_norm=False), structure_only=True) == []
 
 
+class Bare(nn.Module):
+    """The encoder's layer without its norms, which the caller applies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(D, 4, batch_first=True)
+        self.up, self.down = nn.Linear(D, 32), nn.Linear(32, D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.relu(self.up(x))) + self.attention(x, x, x, need_weights=False)[0]
+
+
+def followed_by(layer: Any, blocks: list[nn.Module]) -> nn.Sequential:
+    """Blocks, and between each two a layer that is no part of either."""
+    between = [[block, layer()] for block in blocks]
+    return nn.Sequential(*[piece for pair in between for piece in pair][:-1])
+
+
+def test_a_deep_stream_whose_caller_norms_between_units_is_post_norm() -> None:
+    torch.manual_seed(0)
+    net = followed_by(lambda: nn.LayerNorm(D), [Bare() for _ in range(60)]), torch.randn(4, 6, D)
+    found = findings(net)
+    assert ("post-norm-deep", "error") in [(f.rule, f.severity) for f in found]
+    assert next(f for f in found if f.rule == "post-norm-deep").evidence["units"] == 59
+    assert ("post-norm-deep", "warning") in convicted(net, structure_only=True)
+    shallow = followed_by(lambda: nn.LayerNorm(D), [Bare() for _ in range(6)]), torch.randn(4, 6, D)
+    assert convicted(shallow) == []
+
+
+def test_layers_that_the_caller_puts_between_convolutional_units() -> None:
+    model, batch = images(lambda b, x: x + b.branch(x), depth=64)
+    (relu,) = findings((followed_by(nn.ReLU, list(model.blocks)), batch))
+    assert relu.rule == "relu-after-add-deep"
+    assert relu.evidence["units"] == 63
+    assert relu.evidence["cuts_per_entry"] > 1
+    model, batch = images(lambda b, x: x + b.branch(x))
+    (norm,) = findings((followed_by(lambda: nn.BatchNorm2d(C), list(model.blocks)), batch))
+    assert (norm.rule, norm.path) == ("norm-after-add", "0")
+    assert norm.evidence["units"] == 5
+    assert norm.evidence["gain_product"] < 0.5
+
+
 def test_deep_post_norm_without_attention_is_no_fault() -> None:
     assert convicted(tokens(lambda b, x: b.n1(x + b.mlp(x)), depth=60, normed=False)) == []
 

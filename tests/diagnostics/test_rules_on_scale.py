@@ -870,6 +870,27 @@ def test_a_branch_that_its_caller_does_not_add() -> None:
     assert "missing-shortcut" not in found(Adds(Mlp, units=8))
 
 
+class OneLayer(nn.Module):
+    """A unit with one weighted layer."""
+
+    def __init__(self, *, bare: bool = False) -> None:
+        super().__init__()
+        self.norm, self.weight, self.bare = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), bare
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.weight(torch.tanh(self.norm(x)))
+        return y if self.bare else x + y  # type: ignore[no-any-return]
+
+
+def test_blocks_of_one_layer() -> None:
+    torch.manual_seed(0)
+    finding = only("missing-shortcut", nn.Sequential(*[OneLayer(bare=k == 17) for k in range(30)]))
+    assert (finding.path, finding.evidence["equals"]) == ("17", 30)
+    # A layer by itself is no block: what the last unit gives passes one more, as wide as those in the branches.
+    plain = nn.Linear(WIDTH, WIDTH)
+    assert "missing-shortcut" not in found(nn.Sequential(*[OneLayer() for _ in range(8)], plain))
+
+
 def test_two_that_lack_theirs_are_one_finding() -> None:
     model = net(units=8)
     for block in (model[3], model[6]):

@@ -135,6 +135,33 @@ def test_units_inside_branches_are_on_a_road_of_their_own(opened) -> None:
     assert shown.page.locator(".ramp").count() == 4  # up, down, up, down
 
 
+def test_what_stands_between_units_is_on_the_road_and_counts_as_none(opened) -> None:
+    shown = opened(the_map(examples.transitions()))
+    assert shown.page.locator(".facts .fact").first.inner_text() == (
+        "2 places\nbetween 12 clean units have something standing on the road"
+    )
+    assert shown.units().count() == 14
+    assert shown.page.locator(".arch").count() == 12
+    down = shown.units().nth(9)
+    assert down.get_attribute("aria-label").startswith(
+        "between units 8 and 9 of 12, stages.2.<down>; Conv2x2/2·LN(x, …); on the road: norm LN"
+    )
+    assert "not proved" not in down.get_attribute("aria-label")
+    down.hover()
+    for text in (
+        "stages.2.<down>",
+        "between units 8 and 9 of 12",
+        "x' = Conv2x2/2·LN(x, …)",
+        "norm LN",
+        "weight Conv2x2/2",
+    ):
+        assert text in shown.glass()
+    shown.units().nth(10).hover()
+    assert "unit 9 of 12" in shown.glass()
+    widths = shown.units().evaluate_all("all => all.map(e => e.style.getPropertyValue('--w'))")
+    assert widths[9] == widths[10] != widths[8]  # what the next unit reads
+
+
 def test_pointing_shows_the_numbers(opened) -> None:
     shown = opened(the_map(examples.resnet50()))
     assert shown.page.locator(".glass.open").count() == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from skipway.diagnostics.finding import Finding
 from skipway.diagnostics.inspection import Inspection
 from skipway.form import Op, UnitForm
+from skipway.units.passage import Passage
 from skipway.units.unit import StreamNumbers, Unexplained, Unit
 
 BN, RELU, LN = Op("norm", "batch"), Op("activation", "relu"), Op("norm", "layer")
@@ -59,6 +62,19 @@ def resnet50() -> Inspection:
         runs={"trace": 1, "measure": 1, "prove": 3}, notes=["attention was not looked at: the model has none"],
         environment={"torch": "2.6"}, seconds=3.21,
     )  # fmt: skip
+
+
+def transitions(units: int = 12, every: int = 4) -> Inspection:
+    """Clean units with a downsampling layer before every fourth, which something from elsewhere joins at the last."""
+    found = []
+    for index in range(units):
+        one = unit(index, f"stages.{index // every}.{index % every}", bottleneck(), (2, 64), stream_rms=1.0 + index)
+        passed = None
+        if index and index % every == 0:
+            closed = index + every < units
+            passed = Passage(path=f"stages.{index // every}.<down>", ops=(LN, conv("2x2/2")), closed=closed)
+        found.append(replace(one, before=passed, form=replace(one.form, after=())))
+    return replace(resnet50(), model="transitions", units=found, findings=[])
 
 
 def post_norm(units: int = 120) -> Inspection:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from report import examples
 from report.examples import unit
 from skipway.diagnostics.layer import Layer
 from skipway.form import Op, UnitForm
 from skipway.report.folding import Run, fold, folded_label
 from skipway.report.road import layer_map, stream_map
+from skipway.units.passage import Passage
 
 
 @given(st.text("ABC", max_size=40))
@@ -98,3 +101,39 @@ def test_layers_of_a_net_without_units_are_a_road_too() -> None:
     assert [(s.label, s.count, s.grad) for s in road.stretches] == [("body.0…3", 4, (1.0, 1e-3)), ("head", 1, None)]
     assert [s.label for s in road.units] == ["body.0", "body.1", "body.2", "body.3", "head"]
     assert not any(s.clean for s in road.units)
+
+
+def test_what_stands_between_units_is_a_stretch_of_its_own() -> None:
+    road = stream_map(examples.transitions().units)
+    assert [(s.kind, s.label, s.count, s.equation, s.clean) for s in road.stretches] == [
+        ("unit", "stages.0.0…3", 4, "x + A(x)", True),
+        ("between", "stages.1.<down>", 1, "Conv2x2/2·LN(x)", False),
+        ("unit", "stages.1.0…3", 4, "x + A(x)", True),
+        ("between", "stages.2.<down>", 1, "Conv2x2/2·LN(x, …)", False),
+        ("unit", "stages.2.0…3", 4, "x + A(x)", True),
+    ]
+    assert [len(road.units), sum(s.kind == "between" for s in road.units)] == [14, 2]
+    down = road.stretches[1]
+    assert [(o.kind, o.name) for o in down.after] == [("norm", "LN"), ("weight", "Conv2x2/2")]
+
+
+def test_a_block_on_the_road_has_one_sign_for_each_kind() -> None:
+    bn, relu, conv = Op("norm", "batch"), Op("activation", "relu"), Op("weight", "conv3x3")
+    block = Passage(path="1", ops=(conv, bn, relu, conv, bn))
+    units = [unit(0, "0", UnitForm(branch=(conv,)), (2, 8)), unit(1, "2", UnitForm(branch=(conv,)), (2, 8))]
+    road = stream_map([units[0], replace(units[1], before=block)])
+    between = road.stretches[1]
+    assert between.equation == "B(x)"
+    assert dict(road.branches)["B"] == "BN·Conv3x3·ReLU·BN·Conv3x3"
+    assert [(o.kind, o.name) for o in between.after] == [
+        ("weight", "Conv3x3, Conv3x3"), ("norm", "BN, BN"), ("activation", "ReLU"),
+    ]  # fmt: skip
+
+
+def test_units_that_differ_in_what_stands_before_them_alone_fold_between_it() -> None:
+    norm = Passage(path="b.n", ops=(Op("norm", "layer"),))
+    units = [unit(k, f"b.{k}", UnitForm(branch=(Op("weight", "linear"),)), (2, 8)) for k in range(6)]
+    units = [units[0], *[replace(u, before=replace(norm, path=f"b.{u.index}.n")) for u in units[1:]]]
+    assert [(s.label, s.count, s.place) for s in stream_map(units).stretches] == [
+        ("b.0…4", 5, (0, 2)), ("b.1…5.n", 5, (1, 2)), ("b.5", 1, (0, 1)),
+    ]  # fmt: skip

@@ -150,5 +150,6 @@ class Inspection(Shown):
             from skipway.errors import MissingPackageError
 
             raise MissingPackageError("pandas", "Inspection.to_frame", "frame") from None
-        frame: pd.DataFrame = pd.DataFrame([u.to_dict() for u in self.units])
+        rows = [u.to_dict() | {"before": None if u.before is None else u.before.equation()} for u in self.units]
+        frame: pd.DataFrame = pd.DataFrame(rows)
         return frame

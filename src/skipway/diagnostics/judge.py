@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from skipway.units.between import passages
 from skipway.units.kinds import cost, is_closed, kinds, levels
 from skipway.units.merges import mixing_joins
 from skipway.units.naming import paths, place_of
@@ -64,6 +66,8 @@ def judge(
                 activation_bytes=price.activation_bytes,
             )
         )
+    before = passages(kept, [u.kind for u in units], found)
+    units = [replace(unit, before=passed) for unit, passed in zip(units, before, strict=True)]
     unexplained += [
         Unexplained(place_of(r.join, links), "add", r.reason) for r in found.rejected if r.reason != TRIVIAL
     ]

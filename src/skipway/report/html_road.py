@@ -34,19 +34,20 @@ def road(part: StreamMap, name: str) -> str:
         part: the map; where it holds no single units, its stretches are drawn.
         name: id of the element, unique on the page.
     """
-    units = part.units or part.stretches
+    pieces = part.units or part.stretches
+    units = [piece for piece in pieces if piece.kind != "between"]
     if not units:
         return '<p class="legend">There is nothing on this road: no unit was found.</p>'
     seen, noun = signal(units), _noun(units)
     label = f"Stream map{': ' + part.title if part.title else ''}, {len(units)} {noun}s from input to output"
     return (
-        f'<div class="map" id="{name}">{_facts(units, noun, seen)}{_signs(units)}'
+        f'<div class="map" id="{name}">{_facts(pieces, noun, seen)}{_signs(pieces)}'
         f'<div class="road" role="listbox" aria-label="{escaped(label)}" aria-describedby="{name}-keys"></div>'
         f'<div class="glass" aria-hidden="true"></div>{_legend(noun, seen)}'
         f'<p class="keys" id="{name}-keys">Point at a {noun}, or move along the road with the arrow keys; '
         "Home and End lead to its ends.</p>"
         f"{_as_table(part)}"
-        f'<script type="application/json" class="data">{script_json(_data(part, units, seen))}</script></div>'
+        f'<script type="application/json" class="data">{script_json(_data(part, pieces, seen))}</script></div>'
     )
 
 
@@ -54,17 +55,24 @@ def _noun(units: Sequence[Stretch]) -> str:
     return "layer" if all(u.kind == "layer" for u in units) else "unit"
 
 
-def _facts(units: Sequence[Stretch], noun: str, seen: Signal) -> str:
+def _facts(pieces: Sequence[Stretch], noun: str, seen: Signal) -> str:
     """What a person should see in three seconds, in words."""
-    main = [u for u in units if u.level == 0]
+    main = [p for p in pieces if p.level == 0 and p.kind != "between"]
+    between = sum(p.count for p in pieces if p.level == 0 and p.kind == "between")
     clean = sum(u.clean for u in main)
     if noun == "layer":
         facts = [("bad", "No way around", f"{len(main)} weighted layers, each on the road")]
+    elif clean == len(main) and between:
+        places = "place" if between == 1 else "places"
+        facts = [
+            ("warning", f"{between} {places}", f"between {len(main)} clean units have something standing on the road")
+        ]
     elif clean == len(main):
         facts = [("good", "Clean road", f"nothing stands on it at any of {len(main)} units")]
     else:
         tone = "bad" if clean == 0 else "warning"
-        facts = [(tone, f"{len(main) - clean} of {len(main)}", "units have something standing on the road")]
+        more = f", and {between} {'place' if between == 1 else 'places'} between them" if between else ""
+        facts = [(tone, f"{len(main) - clean} of {len(main)}", f"units have something standing on the road{more}")]
     if seen.rms_change is not None:
         facts.append(("signal", f"×{short(seen.rms_change)}", f"forward: stream rms, last {noun} against first"))
     if seen.grad_change is not None:
@@ -81,11 +89,11 @@ def _facts(units: Sequence[Stretch], noun: str, seen: Signal) -> str:
     )
 
 
-def _signs(units: Sequence[Stretch]) -> str:
+def _signs(pieces: Sequence[Stretch]) -> str:
     """The signs that stand on this road, and how often."""
     counts = dict.fromkeys(OBSTACLES, 0)
-    for unit in units:
-        for obstacle in (*unit.shortcut, *unit.after):
+    for piece in pieces:
+        for obstacle in (*piece.shortcut, *piece.after):
             counts[obstacle.kind] += 1
     shown = "".join(
         f'<li><svg class="sign" viewBox="0 0 24 24" aria-hidden="true"><use href="#sign-{kind}"/></svg>'
@@ -127,23 +135,32 @@ def _as_table(part: StreamMap) -> str:
     return f'<details><summary>The road as a table</summary>{cells}{named}<p class="keys">{_MEANING}</p></details>'
 
 
-def _data(part: StreamMap, units: Sequence[Stretch], seen: Signal) -> dict[str, Any]:
-    """Units as short rows; what many have in common (form, shape) is listed once."""
+def _data(part: StreamMap, pieces: Sequence[Stretch], seen: Signal) -> dict[str, Any]:
+    """Pieces of road as short rows; what many have in common (form, shape) is listed once.
+
+    What stands between two units has the shape of the stream before it, and the signal where the next unit reads it.
+    """
     forms: dict[tuple[object, ...], int] = {}
     shapes: dict[str, int] = {}
     letters = dict(part.branches)
-    rows = []
-    for unit in units:
-        form = forms.setdefault((unit.equation, unit.shortcut, unit.after, unit.kind), len(forms))
-        shape = shapes.setdefault("×".join(map(str, unit.shape)), len(shapes))
+    rows: list[list[Any]] = []
+    number = 0
+    for piece, following in zip(pieces, [*pieces[1:], pieces[-1]], strict=True):
+        between = piece.kind == "between"
+        number += not between
+        form = forms.setdefault((piece.equation, piece.shortcut, piece.after, piece.kind), len(forms))
+        seen_before = between and bool(rows)
+        shape = rows[-1][1] if seen_before else shapes.setdefault("×".join(map(str, piece.shape)), len(shapes))
+        signal_at = following if between else piece
         rows.append([
-            form, shape, unit.label, unit.level, int(unit.proved), seen.width(unit), seen.level(unit),
-            None if unit.branch_share is None else round(unit.branch_share[0], 3),
-            span(unit.stream_rms), percent(unit.branch_share), cosine(unit.cosine), cosine(unit.similarity),
-            span(unit.grad), unit.count,
+            form, shape, piece.label, piece.level, int(piece.proved), seen.width(signal_at), seen.level(signal_at),
+            None if piece.branch_share is None else round(piece.branch_share[0], 3),
+            span(piece.stream_rms), percent(piece.branch_share), cosine(piece.cosine), cosine(piece.similarity),
+            span(piece.grad), piece.count, number,
         ])  # fmt: skip
     return {
-        "noun": _noun(units),
+        "noun": _noun([p for p in pieces if p.kind != "between"]),
+        "count": number,
         "forms": [
             {
                 "equation": equation, "shortcut": _pairs(shortcut), "after": _pairs(after), "kind": kind,
@@ -154,7 +171,7 @@ def _data(part: StreamMap, units: Sequence[Stretch], seen: Signal) -> dict[str, 
         "shapes": list(shapes),
         "branches": letters,
         "units": rows,
-        "proofs": any(unit.proved for unit in units),
+        "proofs": any(piece.proved for piece in pieces),
     }  # fmt: skip
 
 

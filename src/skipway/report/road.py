@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count, product
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Final
@@ -13,9 +13,10 @@ from skipway.parts import Obstacle, StreamMap, Stretch
 from skipway.report.folding import fold, folded_label
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from skipway.diagnostics.layer import Layer
+    from skipway.units.passage import Passage
     from skipway.units.unit import StreamNumbers, Unit
 
 __all__ = ["branch_share", "layer_map", "stream_map"]
@@ -30,17 +31,57 @@ def stream_map(units: Sequence[Unit]) -> StreamMap:
     """Fold the units of a model into stretches of road.
 
     Units that follow each other are one stretch when form, shape, kind and level are equal; patterns of several units
-    (attention, MLP, attention, MLP …) fold too. The map holds the unfolded road as well.
+    (attention, MLP, attention, MLP …) fold too. What stands between two units is a stretch of its own. The map holds
+    the unfolded road as well.
     """
     letters = _Letters()
-    keys = [(_without_rates(u.form), _size(u), u.kind, u.level, u.closed) for u in units]
+    road: list[Unit | _Between] = []
+    for unit in units:
+        if unit.before is not None:
+            road.append(_Between(unit.before, unit.level))
+        road.append(unit)
     stretches = [
-        _stretch([units[i] for i in run.members(offset)], (offset, run.period), letters)
-        for run in fold(keys)
+        _along([road[i] for i in run.members(offset)], (offset, run.period), letters)
+        for run in fold([_key(piece) for piece in road])
         for offset in range(run.period)
     ]
-    single = tuple(_stretch([unit], (0, 1), letters) for unit in units)
+    single = tuple(_along([piece], (0, 1), letters) for piece in road)
     return StreamMap(stretches=tuple(stretches), units=single, branches=tuple(letters.named.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """What stands between two units, and how deep it lies."""
+
+    passage: Passage
+    level: int
+
+
+def _key(piece: Unit | _Between) -> Hashable:
+    """What pieces of road that are alike have in common."""
+    if isinstance(piece, _Between):
+        return piece.passage.ops, piece.passage.closed, piece.level
+    return _without_rates(piece.form), _size(piece), piece.kind, piece.level, piece.closed
+
+
+def _along(pieces: Sequence[Unit | _Between], place: tuple[int, int], letters: _Letters) -> Stretch:
+    """One stretch of pieces that are alike."""
+    between = [piece for piece in pieces if isinstance(piece, _Between)]
+    if not between:
+        return _stretch([piece for piece in pieces if not isinstance(piece, _Between)], place, letters)
+    passage = between[0].passage
+    return Stretch(
+        label=folded_label([b.passage.path for b in between]), count=len(between), place=place, level=between[0].level,
+        kind="between", equation=letters.passage(passage), after=_by_kind(passage.ops), proved=False,
+    )  # fmt: skip
+
+
+def _by_kind(ops: tuple[Op, ...]) -> tuple[Obstacle, ...]:
+    """One sign for each kind of operation, in order of appearance: a block that stands on the road has many."""
+    named: dict[str, list[str]] = {}
+    for op in ops:
+        named.setdefault(op.kind, []).append(_readable(str(op)))
+    return tuple(Obstacle(kind, ", ".join(names)) for kind, names in named.items())
 
 
 def layer_map(layers: Sequence[Layer]) -> StreamMap:
@@ -162,6 +203,12 @@ class _Letters:
             self._by_text[text] = next(self._next)
             self.named[self._by_text[text]] = _readable(text)
         return self._by_text[text]
+
+    def passage(self, passage: Passage) -> str:
+        """What stands between two units, by letter where it is long."""
+        if len(passage.equation()) <= LONGEST_SHORTCUT:
+            return _readable(passage.equation())
+        return f"{self.name(passage.ops)}(x{'' if passage.closed else ', …'})"
 
     def equation(self, form: UnitForm) -> str:
         """The equation with every branch by letter; scales, gates and dropout at its end stay visible."""

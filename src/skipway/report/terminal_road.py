@@ -55,7 +55,7 @@ def road(part: StreamMap) -> RenderableType:
             s.label,
             _count(s, brackets=brackets),
             _equation(s, doubts=doubts),
-            *numbers(s),
+            *(_nothing(s) if s.kind == "between" and measured else numbers(s)),
         ]
         for s in part.stretches
     ]
@@ -91,6 +91,11 @@ def _numbers(stretch: Stretch) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _nothing(_stretch: Stretch) -> tuple[str, ...]:
+    """Between two units nothing is measured that does not stand at the next one."""
+    return ("",) * len(_COLUMNS)
+
+
 def _no_numbers(_stretch: Stretch) -> tuple[str, ...]:
     return ()
 
@@ -106,6 +111,9 @@ def _gutter(stretch: Stretch) -> RichText:
 
 def _equation(stretch: Stretch, *, doubts: bool) -> RichText:
     text = RichText(stretch.equation)
+    if stretch.kind == "between":
+        text.stylize("yellow")
+        return text
     if stretch.kind != "unit":
         text.append(f"  ({stretch.kind.replace('_', ' ')})", "cyan")
     if doubts and not stretch.proved:

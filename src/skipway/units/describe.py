@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skipway.trace.graph import Node
     from skipway.units.links import Links
 
-__all__ = ["Described", "Tail", "describe"]
+__all__ = ["Described", "Describer", "Tail", "describe"]
 
 _PRODUCTS = ops.MATMUL | ops.BATCHED_MATMUL | ops.ATTENTION
 _TAIL_KINDS = frozenset({"view", "scale"})
@@ -57,7 +57,13 @@ class Described:
     end: int
 
 
-class _Describer:
+class Describer:
+    """Writes down candidates of one graph.
+
+    Args:
+        found: the candidates, with those inside others known.
+    """
+
     def __init__(self, found: Found) -> None:
         self.links: Links = found.links
         self.routes: Routes = found.routes
@@ -74,10 +80,11 @@ class _Describer:
         self.after.inside = {j for c in candidates for j in c.inner}
 
     def describe(self, candidate: Candidate) -> Described:
+        """The formula of a candidate, and the nodes behind each part of it."""
         after, region, end = self.after.walk(candidate.join)
         steps = list(reversed(candidate.route.steps))
         shortcut = list(self.route_ops(steps))
-        branches = [self.branch(t, candidate) for t in candidate.branches]
+        branches = [self.line(t.node, candidate) for t in candidate.branches]
         tails = [self.tail(t, candidate) for t in candidate.branches]
         merge: Merge = candidate.merge
         root = self.nodes[candidate.join]
@@ -223,11 +230,11 @@ class _Describer:
 
     # ---- the branch, written down
 
-    def branch(self, term: Term, candidate: Candidate) -> tuple[Op, ...]:
-        """The operations of a branch along its main line, in order of execution."""
+    def line(self, end: int, candidate: Candidate) -> tuple[Op, ...]:
+        """The operations of a branch along its main line to node `end`, in order of execution."""
         out: list[Op] = []
         line: list[Step] = []
-        i = term.node
+        i = end
         for _ in range(_LONGEST_BRANCH):
             if i in (candidate.x, candidate.reads) or i not in candidate.region:
                 break
@@ -319,7 +326,7 @@ class _Describer:
 
 def describe(found: Found) -> list[Described]:
     """Write down every candidate; a norm after the last unit of a pre-norm chain is the chain's, not the unit's."""
-    describer = _Describer(found)
+    describer = Describer(found)
     merges = merge_candidates(found, lambda c: describer.after.walk(c.join)[2])
     if merges:
         found.candidates = sorted([*found.candidates, *merges], key=lambda c: c.join)

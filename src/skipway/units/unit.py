@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from skipway.errors import SkipwayError
 from skipway.form import UnitForm
+from skipway.units.passage import Passage
 from skipway.units.reading import checked, measured
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Unit:
         flops: floating point operations of the unit on the given batch (a multiply-add counts 2).
         activation_bytes: bytes of the tensors that the unit makes on the given batch.
         numbers: the measured signal.
+        before: what the stream passes between the unit that this one follows and its x; None where nothing does.
     """
 
     index: int
@@ -98,6 +100,7 @@ class Unit:
     flops: int
     activation_bytes: int
     numbers: StreamNumbers = StreamNumbers()
+    before: Passage | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON-ready values; the form as its equation."""
@@ -115,6 +118,7 @@ class Unit:
             "flops": self.flops,
             "activation_bytes": self.activation_bytes,
             **self.numbers.to_dict(),
+            "before": None if self.before is None else self.before.to_dict(),
         }
 
     @classmethod
@@ -124,7 +128,8 @@ class Unit:
         Raises:
             SkipwayError: a field is missing or unknown, or holds what it cannot hold.
         """
-        checked(data, (*_PLAIN, "kind", "equation", "proof_error_eps", "shape", *_NUMBERS), "unit")
+        known = {name: value for name, value in data.items() if name != "before"}  # older records have none
+        checked(known, (*_PLAIN, "kind", "equation", "proof_error_eps", "shape", *_NUMBERS), "unit")
         kind: Kind = data["kind"]
         if kind not in get_args(Kind):
             raise SkipwayError(f"kind of a unit {kind!r}", "one of " + ", ".join(get_args(Kind)))
@@ -135,6 +140,7 @@ class Unit:
             proof_error=measured(data["proof_error_eps"], "proof_error_eps"),
             shape=tuple(data["shape"]),
             numbers=StreamNumbers.from_dict({name: data[name] for name in _NUMBERS}),
+            before=Passage.from_dict(data["before"]) if data.get("before") is not None else None,
         )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skipway.units.unit import Unit
 
 __all__ = [
-    "Behind", "Member", "behind", "chains", "has", "inner_chains", "keeps_shape", "module_of", "on_the_path",
+    "Behind", "Member", "Passed", "behind", "chains", "has", "inner_chains", "keeps_shape", "module_of", "passed",
     "repeated", "stream",
 ]  # fmt: skip
 
@@ -105,10 +105,43 @@ def _chain_before(base: int, by_end: dict[int, list[Member]], found: Found) -> l
     return None
 
 
-def on_the_path(evidence: Evidence) -> list[Member]:
-    """Units that another one follows: what stands behind the last is no part of the way through the stream."""
-    members = [m for chain in chains(evidence) for m in chain[:-1]]
-    return sorted(members, key=lambda m: m.described.candidate.join)
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a unit's sum passes on its way to the next unit: what follows the sum, and what stands between the two.
+
+    Args:
+        member: the unit.
+        ops: the operations in order.
+        nodes: their nodes.
+    """
+
+    member: Member
+    ops: tuple[Op, ...]
+    nodes: tuple[int, ...]
+
+
+def passed(chain: Sequence[Member], evidence: Evidence) -> list[Passed]:
+    """What the sum of each unit of a stream passes.
+
+    Weights between two units, a new shape or a projected shortcut begin another part of the stream: there a norm and an
+    activation in front of the split are usual (He et al. 2016 have them in each stage's first unit).
+    """
+    links = evidence.found.links
+    found = []
+    for member, following in zip(chain, (*chain[1:], None), strict=True):
+        ops_, nodes = member.unit.form.after, member.described.after_nodes
+        between = following.unit.before if following is not None and _goes_on(following, evidence) else None
+        if following is not None and between is not None and not has(between.ops, "weight"):
+            region = links.region(links.strip(member.described.end), following.described.candidate.base)
+            if region:
+                ops_, nodes = (*ops_, *between.ops), (*nodes, *region)
+        found.append(Passed(member, ops_, nodes))
+    return found
+
+
+def _goes_on(following: Member, evidence: Evidence) -> bool:
+    """Whether a unit goes on with the stream as it is, rather than begin another part of it."""
+    return keeps_shape(following, evidence) and not has(following.unit.form.shortcut, "projection")
 
 
 def keeps_shape(member: Member, evidence: Evidence) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from skipway.diagnostics.look import Want
 from skipway.diagnostics.rules._programs import CONV, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
-from skipway.diagnostics.rules._stream import Member, chains, has, module_of, repeated, stream
+from skipway.diagnostics.rules._stream import Member, Passed, chains, has, module_of, passed, repeated, stream
 from skipway.trace import ops
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ _LONGEST_END: Final = 24
     "relu-after-add-deep",
     severity="warning",
     summary="A very deep net has a ReLU on its path: what the stream carries is cut off again and again.",
-    explanation="More than 60 units of one stream end in a ReLU behind the addition, and the share of negative entries"
-    " that these ReLUs set to zero, measured at each, adds up to more than one: on the average every entry is cut at"
-    " least once. ResNets of up to 152 layers (50 units) are left alone; the share alone says little, as it falls with"
-    " depth in a fresh net.",
+    explanation="More than 60 units of one stream have a ReLU behind the addition, in the unit or before the next, and"
+    " the share of negative entries that these ReLUs set to zero, measured at each, adds up to more than one: on the"
+    " average every entry is cut at least once. ResNets of up to 152 layers (50 units) are left alone; the share alone"
+    " says little, as it falls with depth in a fresh net.",
     fix="move the ReLU into the branch, before its weights (pre-activation: x + conv(relu(bn(x)))), and put one"
     " norm and ReLU behind the last unit",
     source="He et al. 2016, arXiv 1603.05027, section 4 and table 5",
@@ -85,16 +85,19 @@ def _deep_chains(evidence: Evidence) -> list[list[tuple[Member, int]]]:
     """Streams with more than `DEEP` rectified units, each unit with the node of its ReLU (-1 if it does not show)."""
     found = []
     for chain in chains(evidence):
-        rectified = [(m, _rectifier(m, evidence)) for m in chain if has(m.unit.form.after, "activation", _RECTIFIERS)]
+        rectified = [
+            (p.member, _rectifier(p, evidence)) for p in passed(chain, evidence)
+            if has(p.ops, "activation", _RECTIFIERS)
+        ]  # fmt: skip
         if len(rectified) > DEEP:
             found.append(rectified)
     return found
 
 
-def _rectifier(member: Member, evidence: Evidence) -> int:
+def _rectifier(behind: Passed, evidence: Evidence) -> int:
     nodes = evidence.graph.nodes
     named = [
-        i for i in member.described.after_nodes
+        i for i in behind.nodes
         if nodes[i].op in ops.ACTIVATION and ops.activation_name(nodes[i].op, nodes[i].attrs) in _RECTIFIERS
     ]  # fmt: skip
     return named[0] if named else -1

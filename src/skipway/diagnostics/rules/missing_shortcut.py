@@ -95,8 +95,13 @@ def _odd_ones_out(evidence: Evidence) -> Iterator[Finding]:
     work = _work(graph)
     inside: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     around: defaultdict[tuple[str, int, str], list[int]] = defaultdict(list)
+    holders = {call.parent for call in graph.calls}  # a layer by itself is no block, whatever it weighs
     for call in graph.calls[1:]:
-        if call.input_shape and call.input_shape == call.output_shape and work[call.id] > 1:
+        if (
+            call.input_shape
+            and call.input_shape == call.output_shape
+            and (work[call.id] > 1 or (work[call.id] and call.id in holders))
+        ):
             inside[call.cls, work[call.id]].append(call.id)
             around[call.cls, work[call.id], _NUMBER.sub(".*", f".{call.path}")].append(call.id)
     blocks = [o for calls in inside.values() if (o := _odd(calls, held, possible, graph)) is not None]

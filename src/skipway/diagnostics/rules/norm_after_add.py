@@ -9,7 +9,7 @@ import torch
 from skipway.diagnostics.look import Want
 from skipway.diagnostics.rules._programs import CONV, program
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
-from skipway.diagnostics.rules._stream import Member, has, module_of, on_the_path, repeated
+from skipway.diagnostics.rules._stream import Passed, chains, has, module_of, passed, repeated
 from skipway.trace import ops
 
 if TYPE_CHECKING:
@@ -26,9 +26,10 @@ _BATCH: Final = frozenset({"batch"})
     "norm-after-add",
     severity="warning",
     summary="BatchNorm stands behind the addition: the shortcut's signal is rescaled and shifted at every unit.",
-    explanation="What follows the addition holds a BatchNorm, and another unit follows. The gain by which it multiplies"
-    " the stream is measured at each and multiplied over the units. A norm behind the last unit, a LayerNorm behind the"
-    " addition (see post-norm-deep) and the sum of linear branches of a re-parameterisable convolution are others.",
+    explanation="What follows the addition, in the unit or before the next, holds a BatchNorm, and another unit"
+    " follows. The gain by which it multiplies the stream is measured at each and multiplied over the units. A norm"
+    " behind the last unit, a LayerNorm behind the addition (see post-norm-deep) and the sum of linear branches of a"
+    " re-parameterisable convolution are others.",
     fix="put the BatchNorm into the branch, before the addition: x + bn(conv(...))",
     source="He et al. 2016, arXiv 1603.05027, table 2b",
     faulty=program(CONV, unit="return F.relu(self.norm2(x + self.second(F.relu(self.norm1(self.first(x))))))", depth=4),
@@ -37,18 +38,19 @@ _BATCH: Final = frozenset({"batch"})
     ),
     wants=lambda evidence: [
         Want(node=node, name=name, reduce=reduce)
-        for member in _normed(evidence)
-        for node in [_norm(member, evidence)]
+        for behind in _normed(evidence)
+        for node in [_norm(behind, evidence)]
         if node >= 0
         for name, reduce in (("gain", _gain), ("shift", _shift))
     ],
 )
 def norm_after_add(evidence: Evidence) -> Iterator[Finding]:
     """Fire for BatchNorm behind the addition where another unit follows."""
-    members = _normed(evidence)
-    if not members:
+    normed = _normed(evidence)
+    if not normed:
         return
-    nodes = [_norm(m, evidence) for m in members]
+    members = [behind.member for behind in normed]
+    nodes = [_norm(behind, evidence) for behind in normed]
     gains = [g for n in nodes if (g := evidence.seen.get((n, "gain"))) is not None]
     shifts = [s for n in nodes if (s := evidence.seen.get((n, "shift"))) is not None]
     said: dict[str, float | int | str] = {"units": len(members)}
@@ -65,26 +67,24 @@ def norm_after_add(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _normed(evidence: Evidence) -> list[Member]:
-    return [
-        m for m in on_the_path(evidence)
-        if has(m.unit.form.after, "norm", _BATCH) and not _is_one_convolution(m, evidence)
-    ]  # fmt: skip
+def _normed(evidence: Evidence) -> list[Passed]:
+    """Sums with a BatchNorm behind them, of units that another one follows."""
+    behind = [p for chain in chains(evidence) for p in passed(chain, evidence)[:-1]]
+    found = [p for p in behind if has(p.ops, "norm", _BATCH) and not _is_one_convolution(p, evidence)]
+    return sorted(found, key=lambda p: p.member.described.candidate.join)
 
 
-def _is_one_convolution(member: Member, evidence: Evidence) -> bool:
+def _is_one_convolution(behind: Passed, evidence: Evidence) -> bool:
     """Whether all is linear, as in a convolution of several parallel branches that are merged after training."""
-    form = member.unit.form
-    if has(form.after, "activation"):
+    if has(behind.ops, "activation"):
         return False
     nodes = evidence.graph.nodes
-    return not any(nodes[i].op in ops.ACTIVATION | ops.ATTENTION for i in member.described.candidate.region)
+    return not any(nodes[i].op in ops.ACTIVATION | ops.ATTENTION for i in behind.member.described.candidate.region)
 
 
-def _norm(member: Member, evidence: Evidence) -> int:
+def _norm(behind: Passed, evidence: Evidence) -> int:
     nodes = evidence.graph.nodes
-    named = [i for i in member.described.after_nodes if nodes[i].op in ops.NORM]
-    return named[0] if named else -1
+    return next((i for i in behind.nodes if nodes[i].op in ops.NORM), -1)
 
 
 def _gain(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> torch.Tensor:

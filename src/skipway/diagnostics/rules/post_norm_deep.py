@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.diagnostics.profile import gradient_curve
 from skipway.diagnostics.rules._rule import RULES, Evidence, rule
-from skipway.diagnostics.rules._stream import Member, chains, has
+from skipway.diagnostics.rules._stream import Member, chains, has, passed
 from skipway.diagnostics.rules.rank_collapse import ended, similarities
 
 if TYPE_CHECKING:
@@ -63,12 +63,13 @@ batch = torch.randn(4, 6, 16)
     "post-norm-deep",
     severity="error",
     summary="A deep stream with norms behind the additions (post-norm) whose tokens collapse or whose gradient decays.",
-    explanation="More than 24 units of one stream have LayerNorm (or RMSNorm, GroupNorm) behind the addition, and it is"
-    " measured that the tokens are alike (mean cosine above 0.98) behind the last units while they were not at the"
-    " first, or that the gradient at the first unit is under 1/100 of that at the last. Post-norm alone is no fault:"
-    " nets of 12 layers train, deep ones without attention do, and so do deep ones with DeepNorm's constants. Where"
-    " nothing was measured, only streams of more than 48 units are named, as a warning. BatchNorm behind the addition"
-    " is norm-after-add; a norm in front of the split is shortcut-after-norm.",
+    explanation="More than 24 units of one stream have LayerNorm (or RMSNorm, GroupNorm) behind the addition, in the"
+    " unit or before the next, and it is measured that the tokens are alike (mean cosine above 0.98) behind the last"
+    " units while they were not at the first, or that the gradient at the first unit is under 1/100 of that at the"
+    " last. Post-norm alone is no fault: nets of 12 layers train, deep ones without attention do, and so do deep ones"
+    " with DeepNorm's constants. Where nothing was measured, only streams of more than 48 units are named, as a"
+    " warning. BatchNorm behind the addition is norm-after-add; a norm at the head of a block, before its split,"
+    " is told by shortcut-after-norm, too.",
     fix="one of two: pre-norm with branch ends that start at zero, x + F(norm(x)) with nn.init.zeros_ on the last"
     " weight of F and one norm behind the last unit; or stay with post-norm and DeepNorm's constants for N layers,"
     " norm(α·x + F(x)) with α = (2N)^(1/4) and the value, output and feed-forward weights initialised β = (8N)^(-1/4)"
@@ -81,7 +82,7 @@ batch = torch.randn(4, 6, 16)
 def post_norm_deep(evidence: Evidence) -> Iterator[Finding]:
     """Fire for deep post-norm streams with collapse or decay measured, and unmeasured ones deeper than any known."""
     for chain in chains(evidence):
-        normed = [m for m in chain if has(m.unit.form.after, "norm", _NORMS)]
+        normed = [p.member for p in passed(chain, evidence) if has(p.ops, "norm", _NORMS)]
         if len(normed) <= DEEP or len(normed) <= _MOST_SHARE * len(chain):
             continue
         yield from _judged(chain, normed, evidence)

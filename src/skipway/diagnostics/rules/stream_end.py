@@ -66,7 +66,7 @@ def missing_final_norm(evidence: Evidence) -> Iterator[Finding]:
     summary="A stack of pre-activation units lacks the norm and activation behind its last unit.",
     explanation="Most units of a stream begin with norm and activation and have neither behind the addition, and behind"
     " the last unit no activation comes before the next weights or the output.",
-    fix="put norm and activation behind the last unit, before the pooling: x = F.relu(self.bn(x))",
+    fix="put norm and activation, those that the units begin with, behind the last unit: x = F.relu(self.norm(x))",
     source="He et al. 2016, arXiv 1603.05027, section 3; pytorch-cifar issues 4 and 9",
     faulty=_PRE_ACTIVATION,
     healthy=_PRE_ACTIVATION.replace("nn.Identity()", "nn.BatchNorm2d(8), nn.ReLU()"),

@@ -1,6 +1,7 @@
 // Draws each stream map: a cell for every unit, the road running through all of them, and reads a cell out when it is
 // pointed at or focused. A unit's row in the data: form, shape, label, level, proved, width, gradient level, share,
-// then the texts rms, share, cosine, alike, gradient, and how many units it stands for.
+// then the texts rms, share, cosine, alike, gradient, how many units it stands for, and its number among the units (of
+// what stands between two of them, the number of the first).
 (() => {
   "use strict";
   const SVG = "http://www.w3.org/2000/svg";
@@ -12,7 +13,9 @@
   };
   // Where no branch leads around, nothing stands above the road.
   const BARE = { large: 26, medium: 20, small: 16 };
-  const NAMES = { long_skip: "long skip", injection: "injection", cell: "cell", merge: "merge", layer: "weighted layer" };
+  const NAMES = { long_skip: "long skip", injection: "injection", cell: "cell", merge: "merge", layer: "weighted layer", between: "between units" };
+  // What has no branch that leads around.
+  const bare = (form) => form.kind === "layer" || form.kind === "between";
   const kindName = (kind) => kind.replace("_", "-");
 
   function make(tag, attributes, parent) {
@@ -45,7 +48,7 @@
     const y = inner ? size.lane : size.y;
     const high = inner ? size.high * .62 : size.high;
     const step = size.sign + size.gap;
-    const arch = form.kind === "layer" ? 0 : Math.max(size.span, form.shortcut.length * step + size.gap + 2 * size.join);
+    const arch = bare(form) ? 0 : Math.max(size.span, form.shortcut.length * step + size.gap + 2 * size.join);
     const total = 2 * size.margin + arch + form.after.length * step + (form.after.length && arch ? size.join : 0);
     const element = html("div", `unit${inner ? " inner" : ""}${gradient === null ? "" : ` g${gradient}`}`);
     if (width !== null) element.style.setProperty("--w", `${(width * size.scale).toFixed(1)}px`);
@@ -69,7 +72,7 @@
     }, svg);
     const middle = (left + right) / 2;
     form.shortcut.forEach((o, k) => plate(o, middle + (k - (form.shortcut.length - 1) / 2) * step));
-    const doubt = proofs && !proved;
+    const doubt = proofs && !proved && !bare(form);
     if (arch && (size.join || doubt)) make("circle", { cx: right, cy: y, r: size.join || 2.5, class: doubt ? "join doubt" : "join" }, svg);
     const behind = right + (arch ? size.join + size.gap : size.gap) + size.sign / 2;
     form.after.forEach((o, k) => plate(o, behind + k * step));
@@ -105,8 +108,8 @@
         html("span", "tag", cut(labels[k], Math.max(4, Math.floor(widths[k] / PER_LETTER))), cells[k]);
       } else {
         const stage = k === 0 || (row[1] !== rows[k - 1][1] && row[3] === 0);
-        const tenth = (k + 1) % 10 === 0;
-        const text = stage ? cut(labels[k], 20) : String(k + 1);
+        const tenth = row[14] % 10 === 0 && (!k || rows[k - 1][14] !== row[14]);
+        const text = stage ? cut(labels[k], 20) : String(row[14]);
         if ((stage || tenth) && at >= free) {
           html("span", stage ? "tag stage" : "tag", text, cells[k]);
           free = at + text.length * PER_LETTER + 12;
@@ -116,14 +119,19 @@
     });
   }
 
-  function inWords(data, row, k) {
+  function number(data, row, form) {
+    if (form.kind === "between") return `between ${data.noun}s ${row[14]} and ${row[14] + 1} of ${data.count}`;
+    return `${data.noun} ${row[14]} of ${data.count}`;
+  }
+
+  function inWords(data, row) {
     const form = data.forms[row[0]];
     const stands = [...form.shortcut, ...form.after].map((o) => `${kindName(o[0])} ${o[1]}`);
     const numbers = [["stream rms", 8], ["branch share", 9], ["gradient", 12]].filter(([, at]) => row[at] !== "–");
     return [
-      `${data.noun} ${k + 1} of ${data.units.length}, ${row[2]}`, form.kind === "layer" ? "" : form.equation,
+      `${number(data, row, form)}, ${row[2]}`, form.kind === "layer" ? "" : form.equation,
       stands.length ? `on the road: ${stands.join(", ")}` : "clean road",
-      row[3] ? `inside a branch, level ${row[3]}` : "", data.proofs && !row[4] ? "not proved" : "",
+      row[3] ? `inside a branch, level ${row[3]}` : "", data.proofs && !row[4] && !bare(form) ? "not proved" : "",
       ...numbers.map(([name, at]) => `${name} ${row[at]}`),
     ].filter(Boolean).join("; ");
   }
@@ -134,11 +142,11 @@
     glass.classList.add("open");
     const who = html("div", "who", undefined, glass);
     html("b", "", row[2], who);
-    html("span", "", `${data.noun} ${k + 1} of ${data.units.length}${row[13] > 1 ? ` (${row[13]} alike)` : ""}`, who);
+    html("span", "", `${number(data, row, form)}${row[13] > 1 ? ` (${row[13]} alike)` : ""}`, who);
     if (data.shapes[row[1]]) html("span", "", data.shapes[row[1]], who);
-    if (NAMES[form.kind] && form.kind !== "layer") html("span", "", NAMES[form.kind], who);
+    if (NAMES[form.kind] && !bare(form)) html("span", "", NAMES[form.kind], who);
     if (row[3]) html("span", "", `inside a branch, level ${row[3]}`, who);
-    if (data.proofs && !row[4]) html("span", "", "not proved", who);
+    if (data.proofs && !row[4] && !bare(form)) html("span", "", "not proved", who);
     if (form.kind !== "layer") chain("div", "equation", `x' = ${form.equation}`, glass);
     for (const letter of new Set(form.letters)) chain("div", "with mono", `${letter} = ${data.branches[letter]}`, glass);
     const stands = html("div", "stands", undefined, glass);
@@ -182,7 +190,7 @@
     data.units.forEach((row, k) => {
       const [element, width] = cell(row, data.forms[row[0]], size, data.proofs);
       element.setAttribute("role", "option");
-      element.setAttribute("aria-label", inWords(data, row, k));
+      element.setAttribute("aria-label", inWords(data, row));
       element.setAttribute("aria-selected", "false");
       element.tabIndex = k ? -1 : 0;
       element.dataset.k = k;

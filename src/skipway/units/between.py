@@ -1,0 +1,106 @@
+"""What the stream passes between units: layers that belong to none of them, and stand on the road of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from skipway.trace import ops
+from skipway.units.describe import Describer
+from skipway.units.links import members
+from skipway.units.passage import Passage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from skipway.trace.graph import ModuleCall
+    from skipway.units.describe import Described
+    from skipway.units.find import Candidate, Found
+    from skipway.units.links import Links
+    from skipway.units.unit import Kind
+
+__all__ = ["passages"]
+
+
+def passages(units: Sequence[Described], kinds: Sequence[Kind], found: Found) -> list[Passage | None]:
+    """What stands between each unit's x and the stream behind the unit that it follows; None where nothing does.
+
+    A unit follows the last of those before it, on the same stream, that its x is computed from. Views, and what leaves
+    numbers alone, are nothing. Halves of reversible blocks have two streams, and are left out.
+    """
+    outer = _outer(units, kinds)
+    ends: dict[int | None, int] = {}
+    for unit in units:
+        group = outer.get(unit.candidate.join)
+        ends[group] = ends.get(group, 0) | _ends(unit, found)
+    describer = Describer(found)
+    return [
+        _passage(unit.candidate, ends[outer.get(unit.candidate.join)], describer)
+        if kind in ("unit", "merge") and not unit.candidate.pair
+        else None
+        for unit, kind in zip(units, kinds, strict=True)
+    ]
+
+
+def _outer(units: Sequence[Described], kinds: Sequence[Kind]) -> dict[int, int]:
+    """The join of the innermost unit around each unit that lies in a branch."""
+    around: dict[int, int] = {}
+    for unit, kind in sorted(zip(units, kinds, strict=True), key=lambda pair: pair[0].candidate.join):
+        if kind in ("unit", "merge"):
+            for join in unit.candidate.inner:
+                around.setdefault(join, unit.candidate.join)
+    return around
+
+
+def _ends(unit: Described, found: Found) -> int:
+    """Bit set of the nodes behind which a unit is over."""
+    strip = found.links.strip
+    return 1 << strip(unit.candidate.join) | 1 << strip(unit.end)
+
+
+def _passage(unit: Candidate, ends: int, describer: Describer) -> Passage | None:
+    links = describer.links
+    base = links.strip(unit.base)
+    before = links.ancestors[base] & ends
+    if ends >> base & 1 or not before:
+        return None
+    start = before.bit_length() - 1
+    bits = links.between(start, base)
+    region = members(bits)
+    passed = describer.line(base, replace(unit, x=start, base=start, reads=None, region=frozenset(region)))
+    if not passed:
+        return None
+    inside = bits | 1 << start
+    closed = all(inside >> j & 1 for i in region for j in links.data_inputs(links.nodes[i]))
+    return Passage(path=_path(region, (start, unit.join), links), ops=passed, closed=closed)
+
+
+def _path(region: Sequence[int], sides: tuple[int, int], links: Links) -> str:
+    """Where a passage is: the innermost call around all of it, or the first and the last call of several.
+
+    Args:
+        region: its nodes.
+        sides: nodes of the units before and behind it: a call that holds one of these is more than the passage.
+        links: relations of the graph.
+    """
+    graph, nodes = links.graph, links.nodes
+    working = [i for i in region if nodes[i].op not in ops.VIEW] or region
+    chains = [graph.chain(nodes[i].call) for i in working]
+    around = _innermost(chains)
+    if not any(around in graph.chain(nodes[i].call) for i in sides):
+        return _name(graph.calls[around])
+    inside: dict[int, list[tuple[int, ...]]] = {}  # by what is called next below it, in order
+    for chain in chains:
+        below = chain.index(around)
+        inside.setdefault(chain[below - 1] if below else around, []).append(chain)
+    ends = [_name(graph.calls[_innermost(below)]) for below in inside.values()]
+    return _name(graph.calls[around]) if around in inside else ends[0] if len(ends) == 1 else f"{ends[0]} … {ends[-1]}"
+
+
+def _innermost(chains: Sequence[tuple[int, ...]]) -> int:
+    common = set(chains[0]).intersection(*chains[1:])
+    return next(c for c in chains[0] if c in common)
+
+
+def _name(call: ModuleCall) -> str:
+    return (call.path or "<root>") + (f"@{call.number}" if call.number else "")
