@@ -134,6 +134,27 @@ class Outer(nn.Module):
         return x + self.end(self.second(self.between(self.first(self.norm(x)))))
 
 
+class Tokens(nn.Module):
+    """A learned token joins the others between two units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks, self.token = (
+            nn.Linear(4, D),
+            nn.ModuleList(Block() for _ in range(2)),
+            nn.Parameter(torch.zeros(1, 1, D)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks[0](self.stem(x))
+        out: Tensor = self.blocks[1](torch.cat([self.token.expand(len(x), -1, -1), x], 1))
+        return out
+
+
+def test_a_learned_token_that_joins() -> None:
+    assert passed(Tokens(), torch.randn(2, 3, 4)) == [None, ("<root>", "pad[learned](x)")]
+
+
 def test_units_inside_a_branch_follow_one_another_there() -> None:
     model = nn.Sequential(nn.Linear(4, D), Outer(), nn.Tanh(), Outer(), nn.Linear(D, 2))
     torch.manual_seed(0)
@@ -160,11 +181,9 @@ def test_our_own_nets(name: str, expected: list[str]) -> None:
 
 def public() -> Iterator[tuple[str, int, list[tuple[str, str]]]]:
     yield "timm:convnext_atto", 64, [(f"stages.{k}.downsample", "Conv2x2/2·LN(x)") for k in (1, 2, 3)]
-    wide, small = (
-        "BN·Conv1x1·ReLU6·BN·DWConv3x3/2·ReLU6·BN·Conv1x1(x)",
-        "BN·Conv1x1·ReLU6·BN·DWConv3x3·ReLU6·BN·Conv1x1(x)",
-    )
-    yield "timm:mobilenetv2_100", 64, [(f"blocks.{k}.0", small if k == 4 else wide) for k in (2, 3, 4, 5)]
+    inverted = "BN·Conv1x1·ReLU6·BN·DWConv3x3{}·ReLU6·BN·Conv1x1(x)"
+    yield "timm:mobilenetv2_100", 64, [(f"blocks.{k}.0", inverted.format("/2" * (k != 4))) for k in (2, 3, 4, 5)]
+    yield "tv:mobilenet_v2", 64, [(f"features.{k}", inverted.format("/2" * (k != 11))) for k in (4, 7, 11, 14)]
     yield "tv:densenet121", 64, [(f"features.transition{k}", "AvgPool2x2/2·Conv1x1·ReLU·BN(x)") for k in (1, 2, 3)]
     yield "timm:resnetv2_50", 64, [(f"stages.{k}.blocks.0.norm1", "ReLU·BN(x)") for k in (1, 2, 3)]
     yield "tv:resnet18", 64, []

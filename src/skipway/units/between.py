@@ -76,19 +76,21 @@ def _passage(unit: Candidate, ends: int, describer: Describer) -> Passage | None
 
 
 def _path(region: Sequence[int], sides: tuple[int, int], links: Links) -> str:
-    """Where a passage is: the innermost call around all of it, or the first and the last call of several.
+    """Where a passage is: the call that holds all of it and nothing of a unit, or the first and the last of several.
 
     Args:
         region: its nodes.
-        sides: nodes of the units before and behind it: a call that holds one of these is more than the passage.
+        sides: nodes of the units before and behind it.
         links: relations of the graph.
     """
     graph, nodes = links.graph, links.nodes
     working = [i for i in region if nodes[i].op not in ops.VIEW] or region
     chains = [graph.chain(nodes[i].call) for i in working]
+    units = {call for i in sides for call in graph.chain(nodes[i].call)}
     around = _innermost(chains)
-    if not any(around in graph.chain(nodes[i].call) for i in sides):
-        return _name(graph.calls[around])
+    if around not in units:
+        whole = [call for call in graph.chain(around) if call not in units]
+        return _name(graph.calls[whole[-1]])
     inside: dict[int, list[tuple[int, ...]]] = {}  # by what is called next below it, in order
     for chain in chains:
         below = chain.index(around)

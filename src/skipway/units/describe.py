@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from skipway.form import Merge, Op, UnitForm
 from skipway.trace import ops
+from skipway.trace.graph import PARAM
 from skipway.units.after import After, dropout_op
 from skipway.units.find import Candidate, Found, Term, join_factor, nest
 from skipway.units.merges import merge_candidates
@@ -148,7 +149,8 @@ class Describer:
         if step.kind == "slice":
             return self.slicing(node, self.nodes[step.source])
         if step.kind == "pad":
-            return Op("pad", "zero")
+            learned = any(self.nodes[j].taint & PARAM for j in node.inputs if not self.nodes[j].data)
+            return Op("pad", "learned" if learned else "zero")  # a class token, registers
         if step.kind == "pool":
             return Op("pool", self.pooling(node, self.nodes[step.source]))
         if step.kind in ("projection", "kernel"):

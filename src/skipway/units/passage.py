@@ -20,8 +20,9 @@ class Passage:
     """Operations that stand on the stream between a unit and the one that it follows, outside of both.
 
     Args:
-        path: module path of the innermost call around all of them, ``@k`` for the k-th call of a shared module; the
-            first and the last where several modules follow one another: ``blocks.5 … blocks.6.norm``.
+        path: module path of the call that holds all of them and nothing of a unit, ``@k`` for the k-th call of a
+            shared module; where there is none, the first and the last of several (``blocks.5 … blocks.6.norm``) or the
+            module in whose forward they stand.
         ops: the operations in order of execution.
         closed: nothing but the stream enters; False where it is joined by something else on the way.
     """
