@@ -24,6 +24,7 @@ from skipway.cli.complete import (
 from skipway.cli.export import export_command
 from skipway.cli.failures import FAULT, INTERRUPTED, USAGE, report_failure
 from skipway.cli.lesion import lesion_command
+from skipway.cli.predict import predict_command
 from skipway.cli.report import report_command
 from skipway.cli.study import study_command
 from skipway.cli.train import train_command
@@ -207,6 +208,7 @@ app.command("train")(train_command)
 app.command("compare")(compare_command)
 app.command("report")(report_command)
 app.command("lesion")(lesion_command)
+app.command("predict")(predict_command)
 app.command("export")(export_command)
 app.command("study")(study_command)
 app.command("claims")(claims_command)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from skipway.data.info import DataInfo
+    from skipway.data.preparation import Preparation
 
 __all__ = ["Dataset", "Share"]
 
@@ -48,9 +49,12 @@ class Dataset(ABC):
 
     A training batch is a pure function of the set, the seed and the step, so an iterator can start at any step and
     nothing of it needs saving.
+
+    `preparation` makes inputs of further images, as in a test; None for what is no set of images.
     """
 
     info: DataInfo
+    preparation: Preparation | None = None
 
     def train(
         self, *, batch_size: int, seed: int, start: int = 0, rank: int = 0, world_size: int = 1

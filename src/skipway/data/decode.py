@@ -6,7 +6,6 @@ Shapes: N images, H and W pixels, C channels.
 from __future__ import annotations
 
 import io
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from skipway.data.cores import cores
 from skipway.data.files import readable
 from skipway.errors import SkipwayError
 
@@ -115,7 +115,7 @@ def decode_all(
                 )
             pixels[k] = image
 
-    with ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=min(16, cores())) as pool:
         tasks = [pool.submit(fill, range(k, min(k + _CHUNK, count))) for k in range(0, count, _CHUNK)]
         try:
             for task in tasks:

@@ -17,8 +17,7 @@ from skipway.data.image_files import ImageFiles
 from skipway.data.image_store import Augment, stored_bytes
 from skipway.data.image_tensors import open_images
 from skipway.data.images import Images, ImageSplits
-from skipway.data.resize import resize
-from skipway.errors import SkipwayError
+from skipway.data.preparation import middle_square
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,19 +80,7 @@ def _images(files: Sequence[Labelled], side: int | None, mode: Mode) -> Images:
     def decode(k: int) -> np.ndarray:
         with Image.open(files[k][0]) as image:
             array = as_array(image, mode)
-        return array if side is None else _square(array, side, files[k][0])
+        return array if side is None else middle_square(array, side, files[k][0])
 
     pixels = decode_all(len(files), decode, lambda k: files[k][0], hint="image_size=…, which brings all to one size")
     return Images(pixels, torch.tensor([label for _, label in files], dtype=torch.int64))
-
-
-def _square(array: np.ndarray, side: int, path: str) -> np.ndarray:
-    """The middle square of an image (H, W, C), resized to `side`."""
-    height, width = array.shape[:2]
-    shorter = min(height, width)
-    if side > shorter:
-        raise SkipwayError(f"image_size={side}, but {path} has {height}×{width} pixels", f"at most {shorter}")
-    top, left = (height - shorter) // 2, (width - shorter) // 2
-    middle = torch.from_numpy(array[None, top : top + shorter, left : left + shorter].copy())
-    resized: np.ndarray = resize(middle, side, path)[0].numpy()
-    return resized

@@ -21,10 +21,12 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
+from skipway.data.cores import cores
 from skipway.data.dataset import Dataset, Share
 from skipway.data.decode import Mode, as_array, in_mode, reported
 from skipway.data.info import DataInfo
 from skipway.data.order import Order, generator
+from skipway.data.preparation import Preparation, middle_view
 from skipway.data.statistics import statistics
 from skipway.data.subset import balanced, subset
 from skipway.errors import SkipwayError
@@ -41,7 +43,6 @@ __all__ = ["ImageFiles"]
 
 _STATISTICS: Final = 1024  # training images from which mean and deviation are computed
 _MOST_WORKERS: Final = 8
-_MARGIN: Final = 8 / 7  # the shorter side is brought to 256 for a crop of 224
 
 _Key = tuple[int, int]  # sample and epoch
 _Batch = Union["tuple[Tensor, Tensor]", "tuple[str, str, str]"]  # (N, S, S, C) uint8 and labels, or an error's texts
@@ -71,7 +72,7 @@ class ImageFiles(Dataset):
         workers: int | None = None,
     ) -> None:
         self.device, self._mode, self._side = device, mode, side
-        self._workers = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
+        self._workers = min(_MOST_WORKERS, cores()) if workers is None else workers
         self._augment = "crop-flip" if spec.augment == "auto" else spec.augment
         self._files = _taken(folders.train, spec.train_size, "train", spec.name)
         self._test_files = _taken(folders.test, spec.test_size, "test", spec.name)
@@ -93,9 +94,13 @@ class ImageFiles(Dataset):
     def _measure(self, files: Sequence[Labelled], spec: DataSpec) -> tuple[Tensor, Tensor]:
         """What to subtract and to multiply with, each broadcasting to (N, C, S, S)."""
         chosen = balanced(torch.tensor([label for _, label in files]), "statistics")[:_STATISTICS]
-        loader = self._loader(files, _view(self._side), _fixed(chosen.split(32)))
+        loader = self._loader(files, middle_view(self._side), _fixed(chosen.split(32)))
         numbers = statistics(torch.cat([pixels for pixels, _ in _checked(loader)]), spec.normalize)
-        shift, scale = (t.float().permute(2, 0, 1)[None].to(self.device) for t in (numbers.mean, 1 / numbers.std))
+        shift, scale = numbers.mean.float(), (1 / numbers.std).float()
+        self.preparation = Preparation(
+            mode=self._mode, height=self._side, width=self._side, margin=True, shift=shift, scale=scale
+        )
+        shift, scale = (t.permute(2, 0, 1)[None].to(self.device) for t in (shift, scale))
         return shift, scale
 
     def _fingerprint(self, root: Path) -> str:
@@ -111,19 +116,20 @@ class ImageFiles(Dataset):
         return digest.hexdigest()[:32]
 
     def _train(self, *, share: Share, seed: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        transform = _view(self._side) if self._augment == "none" else _cut(self._side, self._augment == "crop-flip")
+        side = self._side
+        transform = middle_view(side) if self._augment == "none" else _cut(side, self._augment == "crop-flip")
         keys = _TrainKeys(len(self._files), share, seed, start)
         return self._batches(self._loader(self._files, transform, keys, seed=seed))
 
     def _test(self, *, share: Share) -> Iterator[tuple[Tensor, Tensor]]:
         batches = torch.arange(len(self._test_files)).split(share.batch_size)
         parts = [batch[share.of(len(batch))] for batch in batches]
-        return self._batches(self._loader(self._test_files, _view(self._side), _fixed(parts)))
+        return self._batches(self._loader(self._test_files, middle_view(self._side), _fixed(parts)))
 
     def sample(self, n: int) -> tuple[Tensor, Tensor]:
         """The same `n` training images at every call, balanced by class, cut as for testing."""
         self._check_sample(n)
-        return next(self._batches(self._loader(self._files, _view(self._side), _fixed([self._fixed[:n]]))))
+        return next(self._batches(self._loader(self._files, middle_view(self._side), _fixed([self._fixed[:n]]))))
 
     def _loader(
         self, files: Sequence[Labelled], transform: _Transform, keys: Iterable[list[_Key]], seed: int = 0
@@ -208,14 +214,6 @@ def _checked(loader: DataLoader[_Batch]) -> Iterator[tuple[Tensor, Tensor]]:
         if len(batch) == 3:
             raise SkipwayError(*batch)
         yield batch
-
-
-def _view(side: int) -> _Transform:
-    """For testing: the middle of the image."""
-    from torchvision.transforms import v2
-
-    resize: _Transform = v2.Compose([v2.Resize(round(side * _MARGIN), antialias=True), v2.CenterCrop(side)])
-    return resize
 
 
 def _cut(side: int, flip: bool) -> _Transform:

@@ -17,6 +17,7 @@ from skipway.data.image_store import Augment, ImageStore
 from skipway.data.images import Images, ImageSplits
 from skipway.data.info import DataInfo
 from skipway.data.order import Order, generator
+from skipway.data.preparation import Preparation
 from skipway.data.resize import resize
 from skipway.data.statistics import Statistics, statistics
 from skipway.data.subset import balanced, subset
@@ -104,6 +105,10 @@ class ImageTensors(Dataset):
             fingerprint=prepared.fingerprint(),
         )
         self.augment, self.statistics = prepared.augment, prepared.statistics
+        self.preparation = Preparation(
+            mode="RGB" if channels == 3 else "L", height=height, width=width, margin=False,
+            shift=self.statistics.mean.float(), scale=1 / self.statistics.std.float(),
+        )  # fmt: skip
         self._fixed = balanced(train.labels, "sample")
         self._train_store = ImageStore(train.pixels, prepared.augment, prepared.statistics, device)
         self._test_store = ImageStore(test.pixels, "none", prepared.statistics, device)

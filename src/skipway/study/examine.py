@@ -9,10 +9,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from skipway.data.cores import cores
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.study.claim import CLAIMS, Bench, Claim, Judgement
-from skipway.study.jobs.machine import cores
 from skipway.study.records.provenance import code_commit, keyword_commit
 from skipway.study.records.results import Results
 

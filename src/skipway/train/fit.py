@@ -20,8 +20,9 @@ from skipway.report.numbers import counted
 from skipway.train.check import check_real, check_trainable
 from skipway.train.checkpoint import Position, Snapshot, load_checkpoint, save_checkpoint, save_weights
 from skipway.train.ending import diverged, finished
-from skipway.train.folder import RunFolder
+from skipway.train.folder import RunFolder, there
 from skipway.train.hardware import environment, resolve_layout
+from skipway.train.inputs import save_preparation
 from skipway.train.listen import Listener, Logged
 from skipway.train.look import look
 from skipway.train.loop import DivergedError, Training, train
@@ -277,6 +278,8 @@ class _Session:
             self._compare(known, facts)
         elif fabric.is_global_zero:
             folder.begin(spec, facts)
+        if fabric.is_global_zero and data.preparation is not None and not there(folder.inputs_path):
+            save_preparation(folder.inputs_path, data.preparation)
         return net, data, facts
 
     def _settled(self, net: MemoryModes, data: Dataset, fabric: Fabric, known: Memory | None) -> Memory:

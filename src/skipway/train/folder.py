@@ -2,6 +2,7 @@
 
 DIR/spec.json                what was asked for
 DIR/environment.json         what it ran on and with, and the data's fingerprint
+DIR/inputs.safetensors       of images: size, mean and deviation with which inputs are made of them
 DIR/metrics.jsonl            one line each `log_every` steps, and one for each test
 DIR/inspection-start.json    the net before the first step
 DIR/checkpoint/state.safetensors   everything needed to go on; where the net is sharded, beside the shards it names
@@ -41,6 +42,7 @@ class RunFolder:
         self.path = Path(path)
         self.spec_path = self.path / "spec.json"
         self.environment_path = self.path / "environment.json"
+        self.inputs_path = self.path / "inputs.safetensors"
         self.metrics_path = self.path / "metrics.jsonl"
         self.checkpoint_path = self.path / "checkpoint" / "state.safetensors"
         self.weights_path = self.path / "model.safetensors"

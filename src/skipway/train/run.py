@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from skipway.errors import SkipwayError
-from skipway.train.folder import RunFolder, read_json
+from skipway.train.folder import RunFolder, read_json, there
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
 
+    from skipway.data.preparation import Preparation
     from skipway.diagnostics.inspection import Inspection
     from skipway.spec import RunSpec
 
@@ -54,6 +55,11 @@ class Run:
     def environment(self) -> dict[str, Any]:
         """What it ran on and with."""
         return self.folder.read_environment()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in the order of the outputs; empty where the data has none."""
+        return tuple(self.environment["data"].get("classes", ()))
 
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics, in order."""
@@ -101,6 +107,26 @@ class Run:
                 f"the weights in {self.path} are of another model: {error}", "such a module as was trained"
             ) from error
         return module.eval()
+
+    def transform(self) -> Preparation:
+        """What makes inputs of images for this net: ``run.model()(run.transform()("cat.png"))``.
+
+        Sizes, mean and deviation are those of the data that it was trained on, which need not be here.
+
+        Raises:
+            SkipwayError: it was not trained on images, or by a version that did not keep these.
+        """
+        from skipway.train.inputs import load_preparation
+
+        if not there(self.folder.inputs_path):
+            task = self.environment["data"].get("task", "image")
+            if task != "image":
+                raise SkipwayError(f"the run in {self.path} was trained on data of the kind {task!r}", "on images")
+            raise SkipwayError(
+                f"the run in {self.path} has no {self.folder.inputs_path.name}", "the file as the run wrote it",
+                "skipway.data.open_data(run.spec.data).preparation, where the data is",
+            )  # fmt: skip
+        return load_preparation(self.folder.inputs_path)
 
     def __repr__(self) -> str:
         spec = self.spec

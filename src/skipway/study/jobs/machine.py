@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from skipway.data.cores import cores
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
     from skipway.spec import RunSpec
 
-__all__ = ["cores", "worker_devices", "workers_and_threads"]
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+__all__ = ["worker_devices", "workers_and_threads"]
 
 
 def worker_devices(settings: RunSpec) -> list[str]:

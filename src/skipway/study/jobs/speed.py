@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from skipway.data import open_data
+from skipway.data.cores import cores
 from skipway.models.load_for import load_for_run
-from skipway.study.jobs.machine import cores
 from skipway.train.check import check_trainable
 from skipway.train.evaluate import cross_entropy
 from skipway.train.hardware import environment, resolve_layout
