@@ -11,9 +11,11 @@ from torch import Tensor
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
 
-__all__ = ["is_counter", "load_weights", "read_tensors"]
+__all__ = ["is_counter", "load_weights", "misfits", "read_tensors"]
 
 MOST_NAMES: Final = 6
 
@@ -42,23 +44,42 @@ def load_weights(model: nn.Module, path: str | Path) -> int:
             "a state dict: name → tensor", "torch.save(model.state_dict(), FILE)",
         )  # fmt: skip
     own = model.state_dict()
+    lines = misfits(own, state, "the file")
+    if lines:
+        first = f"{path} fits the model only partly, so nothing was loaded"
+        raise SkipwayError("\n".join([first, *lines]), "every tensor of the model and no other", _hint(own, state))
+    model.load_state_dict(state, strict=False)
+    return len(state)
+
+
+def misfits(own: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str) -> list[str]:
+    """What does not fit between a model's tensors and those of a file, a line for each kind; empty where all fits.
+
+    Args:
+        own: the model's state dict.
+        state: the file's.
+        source: the file, in words.
+    """
     held = {_place(own[key]) for key in own if key in state}
     # A tied tensor is written once; under its other names the file may leave it out.
     missing = [key for key in own if key not in state and _place(own[key]) not in held and not is_counter(key)]
     unexpected = [key for key in state if key not in own]
-    shared = [key for key in own if key in state]
-    misfit = [key for key in shared if own[key].shape != state[key].shape]
-    if missing or unexpected or misfit:
-        lines = [f"{path} fits the model only partly, so nothing was loaded"]
-        lines.append(f"  fit: {len(shared) - len(misfit)} of the model's {len(own)} tensors")
-        lines += _listed("missing in the file", missing)
-        lines += _listed("unexpected in the file", unexpected)
-        lines += _listed(
-            "of another shape", [f"{k} {list(state[k].shape)} in the file, {list(own[k].shape)} here" for k in misfit]
-        )
-        raise SkipwayError("\n".join(lines), "every tensor of the model and no other", _hint(own, state, misfit))
-    model.load_state_dict(state, strict=False)
-    return len(state)
+    other = _other_shapes(own, state)
+    if not (missing or unexpected or other):
+        return []
+    fit = sum(key in state for key in own) - len(other)
+    return [
+        f"  fit: {fit} of the model's {len(own)} tensors",
+        *_listed(f"missing in {source}", missing),
+        *_listed(f"unexpected in {source}", unexpected),
+        *_listed(
+            "of another shape", [f"{k} {list(state[k].shape)} in {source}, {list(own[k].shape)} here" for k in other]
+        ),
+    ]
+
+
+def _other_shapes(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> list[str]:
+    return [key for key in own if key in state and own[key].shape != state[key].shape]
 
 
 def read_tensors(path: str | Path) -> Any:
@@ -105,8 +126,8 @@ def _listed(what: str, names: list[str]) -> list[str]:
     return [f"  {what} ({len(names)}): {', '.join(names[:MOST_NAMES])}{more}"]
 
 
-def _hint(own: dict[str, Tensor], state: dict[str, Tensor], misfit: list[str]) -> str:
-    if misfit and len(misfit) <= 2:
+def _hint(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> str:
+    if 0 < len(_other_shapes(own, state)) <= 2:
         return "build the model with the file's number of classes, or save the file from this very model"
     for prefix in ("module.", "model.", "_orig_mod."):
         if state and all(key.startswith(prefix) for key in state) and not any(key.startswith(prefix) for key in own):

@@ -81,8 +81,7 @@ class Run:
         Raises:
             SkipwayError: the run has no final weights, was given a module, or its weights do not fit.
         """
-        from safetensors.torch import load_file
-
+        from skipway.models._load_weights import load_weights
         from skipway.models.load_for import load_for_run
 
         if not self.folder.weights_path.exists():
@@ -101,11 +100,9 @@ class Run:
             facts = self.environment["data"]
             module = load_for_run(self.spec, num_classes=facts["num_classes"], input_shape=tuple(facts["input_shape"]))
         try:
-            module.load_state_dict(load_file(self.folder.weights_path))
-        except RuntimeError as error:
-            raise SkipwayError(
-                f"the weights in {self.path} are of another model: {error}", "such a module as was trained"
-            ) from error
+            load_weights(module, self.folder.weights_path)
+        except SkipwayError as error:
+            raise SkipwayError(error.given, "such a module as was trained") from error
         return module.eval()
 
     def transform(self) -> Preparation:

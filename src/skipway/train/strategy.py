@@ -17,6 +17,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from skipway.errors import SkipwayError
+from skipway.models._load_weights import misfits
 from skipway.models.unit import PlannedUnit
 from skipway.train.hardware import resolve_precision
 
@@ -188,6 +189,11 @@ def load_state_(
     Raises:
         SkipwayError: the states are of another model.
     """
+    lines = misfits(net.state_dict(), model_state, "the checkpoint")
+    if lines:
+        raise SkipwayError(
+            "\n".join(["the checkpoint is of another model", *lines]), "the model that the run began with"
+        )
     try:
         net.load_state_dict(model_state)
         optimizer.load_state_dict(optimizer_state)
