@@ -45,12 +45,15 @@ _FIXED: Final = {
     ("weight", "attention"): "Attn",
     ("weight", "linear"): "Linear",
     ("weight", "conv"): "Conv",
+    ("weight", "embedding"): "Embed",
     ("projection", "linear"): "Linear",
     ("scale", "learned scalar"): "α",
     ("scale", "learned vector"): "λ",
     ("gate", "g"): "g",
     ("gate", "1-g"): "(1-g)",
     ("pad", "zero"): "ZeroPad",
+    ("pool", "avg"): "AvgPool",
+    ("pool", "max"): "MaxPool",
 }
 # A convolution is `conv3x3/2` on a branch (kind weight) and `3x3/2` on a shortcut (kind projection): kernel,
 # then stride.

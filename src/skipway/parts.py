@@ -167,7 +167,7 @@ class Stretch:
         place: position in a pattern that repeats as a whole (attention, MLP, attention, MLP …), and its length.
         level: 0 on the main stream, 1 and more inside a branch.
         kind: kind of the unit; ``"layer"`` for a weighted layer of a net without units, ``"between"`` for what stands
-            on the stream between two units; these have no branch.
+            on the stream outside of its units; these have no branch.
         equation: the unit in one line, its branch by letter.
         shortcut: what stands on the shortcut, in order.
         after: what stands on the stream behind the merge, in order.
@@ -208,6 +208,7 @@ class StreamMap:
         stretches: the road, from input to output, units alike folded.
         units: the same road unfolded, one stretch for every unit and for whatever stands between two; empty where
             nobody needs it.
+        stem, head: what stands before the first unit and behind the last; None where nothing does.
         branches: the branches by letter, as the equations of the stretches name them.
         title: heading; empty for none.
         note: what to look for, in a sentence or two.
@@ -215,6 +216,8 @@ class StreamMap:
 
     stretches: tuple[Stretch, ...]
     units: tuple[Stretch, ...] = ()
+    stem: Stretch | None = None
+    head: Stretch | None = None
     branches: tuple[tuple[str, str], ...] = ()
     title: str = ""
     note: str = ""

@@ -258,3 +258,42 @@ def test_the_road_in_the_terminal() -> None:
         "│  7              x + A(x)",
     ]
     assert road_of(Between(lambda m, x: x))[0].startswith("│ blocks.0…2 ×3 x + A(x)")
+
+
+def test_stem_and_head() -> None:
+    model = nn.Sequential(nn.Linear(4, D), nn.LayerNorm(D), Block(), Block(), nn.LayerNorm(D), nn.Linear(D, 2))
+    found = skipway.inspect(model, torch.randn(5, 4), structure_only=True)
+    assert found.stem is not None
+    assert found.head is not None
+    assert (found.stem.path, found.stem.equation()) == ("0 … 1", "LN·Linear(x)")
+    assert (found.head.path, found.head.equation()) == ("4 … 5", "Linear·LN(x)")
+    again = skipway.Inspection.from_dict(found.to_dict())
+    assert (again.stem, again.head) == (found.stem, found.head)
+    older = {name: value for name, value in found.to_dict().items() if name not in ("stem", "head")}
+    assert skipway.Inspection.from_dict(older).stem is None
+
+
+@pytest.mark.parametrize(
+    ("name", "stem", "head"),
+    [
+        ("tv:resnet18", "MaxPool3x3/2·ReLU·BN·Conv7x7/2(x)", "Linear·AvgPool(x)"),
+        ("timm:vit_tiny_patch16_224", "pad[learned]·Conv16x16/16(x)", "Linear·LN(x)"),
+        ("tv:densenet121", "MaxPool3x3/2·ReLU·BN·Conv7x7/2(x)", "Linear·AvgPool·ReLU·BN(x)"),
+        ("resnet20@preact", "ReLU·BN·Conv3x3(x)", "Linear·AvgPool·ReLU·BN(x)"),
+        ("gpt_nano", "Embed(x)", "Linear·LN(x)"),
+    ],
+)
+def test_stems_and_heads_of_public_models(name: str, stem: str, head: str) -> None:
+    loaded = skipway.load_model(name)
+    assert loaded.batch is not None
+    found = skipway.inspect(loaded.model.eval(), loaded.batch, structure_only=True, profile="fast")
+    assert found.stem is not None
+    assert found.head is not None
+    assert (found.stem.equation(), found.head.equation()) == (stem, head)
+
+
+def test_where_nothing_stands_before_or_behind() -> None:
+    found = skipway.inspect(nn.Sequential(Block(), Block()), torch.randn(5, D), structure_only=True)
+    assert (found.stem, found.head) == (None, None)
+    plain = skipway.inspect(nn.Sequential(nn.Linear(4, D), nn.Tanh()), torch.randn(5, 4), structure_only=True)
+    assert (plain.stem, plain.head) == (None, None)

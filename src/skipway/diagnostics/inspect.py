@@ -25,6 +25,7 @@ from skipway.diagnostics.words import loss_name, why_none, wrong_note
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
 from skipway.trace.batch import Batch, call_arguments, copied, describe, tensors_of, unwrapped
 from skipway.trace.record import Trace, record
+from skipway.units.between import head, stem
 from skipway.units.describe import Described
 from skipway.units.describe import describe as describe_units
 from skipway.units.find import Found, find
@@ -192,6 +193,8 @@ def _inspected(
         notes=notes + not_looked_at,
         environment=_environment(inner),
         seconds=time.perf_counter() - started,
+        stem=stem(kept, units, found),
+        head=head(kept, units, found),
     )
 
 

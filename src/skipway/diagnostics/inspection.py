@@ -10,6 +10,7 @@ from skipway.diagnostics.layer import Layer
 from skipway.diagnostics.path_spectrum.result import PathSpectrum
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
+from skipway.units.passage import Passage
 from skipway.units.reading import checked, number
 from skipway.units.unit import Unexplained, Unit
 
@@ -25,6 +26,7 @@ __all__ = ["SCHEMA_VERSION", "Inspection"]
 SCHEMA_VERSION: Final = "1.0"
 _SCHEMA: Final = f"skipway.inspection/{SCHEMA_VERSION}"
 _TEXTS: Final = ("model", "mode", "batch", "loss", "profile")
+_OFTEN_ABSENT: Final = ("paths", "proofs", "stem", "head")  # the latter in older records
 _REST: Final = ("layers", "notes", "slopes", "totals", "runs", "environment", "seconds")
 
 
@@ -49,6 +51,8 @@ class Inspection(Shown):
         notes: what was not looked at or done otherwise, and why.
         environment: versions and device.
         seconds: wall-clock time of the inspection.
+        stem, head: what stands between the input and the first unit of the main stream, and between its last unit and
+            the output; None where nothing does.
         paths: the gradient by path length, where it was asked for.
         proofs: what `skipway.prove` showed of findings, as `Proof.to_dict` gives it, where that was asked for.
     """
@@ -68,6 +72,8 @@ class Inspection(Shown):
     notes: list[str] = field(default_factory=list)
     environment: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    stem: Passage | None = None
+    head: Passage | None = None
     paths: PathSpectrum | None = None
     proofs: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -98,6 +104,8 @@ class Inspection(Shown):
             "notes": list(self.notes),
             "environment": dict(self.environment),
             "seconds": self.seconds,
+            "stem": None if self.stem is None else self.stem.to_dict(),
+            "head": None if self.head is None else self.head.to_dict(),
             **({} if self.paths is None else {"paths": self.paths.to_dict()}),
             **({"proofs": [dict(p) for p in self.proofs]} if self.proofs else {}),
         }
@@ -109,7 +117,7 @@ class Inspection(Shown):
         Raises:
             SkipwayError: another schema, a field that is missing or unknown, or a record that cannot be read.
         """
-        known = {name: value for name, value in data.items() if name not in ("paths", "proofs")}  # often absent
+        known = {name: value for name, value in data.items() if name not in _OFTEN_ABSENT}
         checked(known, ("schema", *_TEXTS, "units", "findings", "unexplained", *_REST), "inspection")
         if data["schema"] != _SCHEMA:
             raise SkipwayError(f"an inspection of schema {data['schema']!r}", repr(_SCHEMA), "inspect the model again")
@@ -125,6 +133,8 @@ class Inspection(Shown):
             environment=dict(data["environment"]),
             notes=list(data["notes"]),
             seconds=data["seconds"],
+            stem=Passage.from_dict(data["stem"]) if data.get("stem") is not None else None,
+            head=Passage.from_dict(data["head"]) if data.get("head") is not None else None,
             paths=PathSpectrum.from_dict(data["paths"]) if data.get("paths") is not None else None,
             proofs=list(data.get("proofs", ())),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from skipway.parts import OBSTACLES
@@ -127,12 +128,16 @@ def _as_table(part: StreamMap) -> str:
             s.label, str(s.count), s.equation, span(s.stream_rms), percent(s.branch_share), cosine(s.cosine),
             cosine(s.similarity), span(s.grad),
         )
-        for s in part.stretches
+        for s in (*_ends(part.stem, "input"), *part.stretches, *_ends(part.head, "output"))
     ]  # fmt: skip
     branches = "".join(f"<dt>{escaped(letter)}</dt><dd>{escaped(text)}</dd>" for letter, text in part.branches)
     named = f'<dl class="branches">{branches}</dl>' if branches else ""
     cells = table(_COLUMNS, rows, _NUMERIC, title="From input to output, units alike on one line")
     return f'<details><summary>The road as a table</summary>{cells}{named}<p class="keys">{_MEANING}</p></details>'
+
+
+def _ends(outside: Stretch | None, name: str) -> list[Stretch]:
+    return [] if outside is None else [replace(outside, label=name)]
 
 
 def _data(part: StreamMap, pieces: Sequence[Stretch], seen: Signal) -> dict[str, Any]:
@@ -161,6 +166,7 @@ def _data(part: StreamMap, pieces: Sequence[Stretch], seen: Signal) -> dict[str,
     return {
         "noun": _noun([p for p in pieces if p.kind != "between"]),
         "count": number,
+        "ends": ["" if end is None else end.equation for end in (part.stem, part.head)],
         "forms": [
             {
                 "equation": equation, "shortcut": _pairs(shortcut), "after": _pairs(after), "kind": kind,

@@ -23,11 +23,13 @@ __all__ = ["branch_share", "layer_map", "stream_map"]
 
 # A shortcut longer than this is named by letter too, so that the line stays readable.
 LONGEST_SHORTCUT: Final = 18
+# Stem and head have the line of input and output to themselves.
+LONGEST_END: Final = 40
 _TAIL: Final = frozenset({"scale", "gate", "dropout", "drop_path"})
 _LONG_NUMBER: Final = re.compile(r"\d+\.\d{5,}(?:e[+-]?\d+)?")
 
 
-def stream_map(units: Sequence[Unit]) -> StreamMap:
+def stream_map(units: Sequence[Unit], *, stem: Passage | None = None, head: Passage | None = None) -> StreamMap:
     """Fold the units of a model into stretches of road.
 
     Units that follow each other are one stretch when form, shape, kind and level are equal; patterns of several units
@@ -46,7 +48,10 @@ def stream_map(units: Sequence[Unit]) -> StreamMap:
         for offset in range(run.period)
     ]
     single = tuple(_along([piece], (0, 1), letters) for piece in road)
-    return StreamMap(stretches=tuple(stretches), units=single, branches=tuple(letters.named.items()))
+    before, behind = (None if end is None else _outside([end], 0, (0, 1), letters, LONGEST_END) for end in (stem, head))
+    return StreamMap(
+        stretches=tuple(stretches), units=single, stem=before, head=behind, branches=tuple(letters.named.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +74,16 @@ def _along(pieces: Sequence[Unit | _Between], place: tuple[int, int], letters: _
     between = [piece for piece in pieces if isinstance(piece, _Between)]
     if not between:
         return _stretch([piece for piece in pieces if not isinstance(piece, _Between)], place, letters)
-    passage = between[0].passage
+    return _outside([b.passage for b in between], between[0].level, place, letters, LONGEST_SHORTCUT)
+
+
+def _outside(
+    passages: Sequence[Passage], level: int, place: tuple[int, int], letters: _Letters, longest: int
+) -> Stretch:
+    """Passages that are alike; longer ones than `longest` are named by letter."""
     return Stretch(
-        label=folded_label([b.passage.path for b in between]), count=len(between), place=place, level=between[0].level,
-        kind="between", equation=letters.passage(passage), after=_by_kind(passage.ops), proved=False,
+        label=folded_label([p.path for p in passages]), count=len(passages), place=place, level=level, kind="between",
+        equation=letters.passage(passages[0], longest), after=_by_kind(passages[0].ops), proved=False,
     )  # fmt: skip
 
 
@@ -204,9 +215,9 @@ class _Letters:
             self.named[self._by_text[text]] = _readable(text)
         return self._by_text[text]
 
-    def passage(self, passage: Passage) -> str:
-        """What stands between two units, by letter where it is long."""
-        if len(passage.equation()) <= LONGEST_SHORTCUT:
+    def passage(self, passage: Passage, longest: int) -> str:
+        """What stands outside of units, by letter where it is long."""
+        if len(passage.equation()) <= longest:
             return _readable(passage.equation())
         return f"{self.name(passage.ops)}(x{'' if passage.closed else ', …'})"
 

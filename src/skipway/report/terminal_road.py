@@ -60,11 +60,19 @@ def road(part: StreamMap) -> RenderableType:
         for s in part.stretches
     ]
     limit = _label_limit(rows)
-    table.add_row(ROAD, RichText("input", "dim"))
+    table.add_row(*_end("input", part.stem))
     for gutter, label, count, *rest in rows:
         table.add_row(gutter, RichText(_middle(str(label), limit)), count, *rest)
-    table.add_row(ROAD, RichText("output", "dim"))
+    table.add_row(*_end("output", part.head))
     return Group(table, *_branches(part), *_legend(part, measured=measured))
+
+
+def _end(name: str, outside: Stretch | None) -> tuple[RichText, ...]:
+    """The line of input or output, with what stands there; it is on everybody's road, and shines less."""
+    if outside is None:
+        return RichText(ROAD), RichText(name, "dim")
+    signs = "".join(SIGNS[o.kind] for o in outside.after)
+    return RichText(signs, "dim"), RichText(name, "dim"), RichText(""), RichText(outside.equation, "dim")
 
 
 def _label_limit(rows: Sequence[Sequence[RichText | str]]) -> int:
@@ -154,7 +162,8 @@ def _branches(part: StreamMap) -> list[RichText]:
 
 
 def _legend(part: StreamMap, *, measured: bool) -> list[RichText]:
-    present = {o.kind for s in part.stretches for o in (*s.shortcut, *s.after)}
+    pieces = [*part.stretches, *(end for end in (part.stem, part.head) if end is not None)]
+    present = {o.kind for s in pieces for o in (*s.shortcut, *s.after)}
     signs = [f"{ROAD} clean"] if any(s.clean for s in part.stretches) else []
     signs += [f"{SIGNS[kind]} {kind.replace('_', '-')}" for kind in OBSTACLES if kind in present]
     lines = [RichText("road: " + " · ".join(signs), style="dim")]

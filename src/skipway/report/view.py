@@ -36,7 +36,7 @@ def inspection_parts(inspection: Inspection) -> tuple[Part, ...]:
     """The parts of a report on one model: header, road, slopes, what is not known, findings last."""
     parts: list[Part] = [Text(text=f"skipway · {inspection.model}", tone="title"), *_header(inspection)]
     if inspection.units:
-        parts.append(stream_map(inspection.units))
+        parts.append(stream_map(inspection.units, stem=inspection.stem, head=inspection.head))
         parts.extend(_slopes(inspection))
     if inspection.paths is not None:
         parts.append(paths_section(inspection.paths, charts=False))
@@ -73,7 +73,8 @@ def signal_map(inspection: Inspection, *, title: str = "") -> StreamMap | None:
     if len(inspection.units) < 2 and inspection.layers:
         return replace(layer_map(inspection.layers), title=title, note=NO_WAY_AROUND)
     if inspection.units:
-        return replace(stream_map(inspection.units), title=title, note=WHAT_TO_LOOK_FOR)
+        road = stream_map(inspection.units, stem=inspection.stem, head=inspection.head)
+        return replace(road, title=title, note=WHAT_TO_LOOK_FOR)
     return None
 
 

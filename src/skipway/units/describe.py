@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -167,7 +168,13 @@ class Describer:
     def pooling(self, node: Node, source: Node) -> str:
         """Kind, kernel and stride of a pooling operation, e.g. ``avg2x2/2``."""
         kind = (
-            "max" if "max" in node.op else "avg" if "avg" in node.op else "upsample" if "upsample" in node.op else "max"
+            "max"
+            if "max" in node.op
+            else "avg"
+            if "avg" in node.op or node.op == "mean"
+            else "upsample"
+            if "upsample" in node.op
+            else "max"
         )
         kernel = node.attrs.get("kernel_size")
         if not kernel:
@@ -286,6 +293,8 @@ class Describer:
             return Step("weight", ops.heavy_name(node.op), i, first)
         if node.op in ops.MULTIPLY and len(inside) == 2 and (written_out := self.activation_by_hand(i, inside)):
             return written_out
+        if node.op == "mean" and math.prod(node.shape) < math.prod(self.nodes[first].shape):
+            return Step("pool", node.op, i, first)
         if i in self.inner:  # a unit inside the branch: the line goes through its branch, not along its shortcut
             return Step("view", node.op, i, self.inner[i].branches[0].node)
         if len(inside) > 1:

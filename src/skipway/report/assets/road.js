@@ -199,16 +199,17 @@
     });
     ramps(cells, data.units, size);
     tags(cells, data.units, widths, name === "large");
-    const end = (text, which, like) => {
+    const end = (text, which, like, stands) => {
       const element = html("div", `end ${which} ${like.className.replace(/unit|inner/g, "")}`);
       element.setAttribute("role", "presentation");
       element.style.cssText = like.style.cssText;
       element.style.minWidth = "";
+      if (stands) element.title = stands;
       html("span", "", text, element).setAttribute("aria-hidden", "true");
       return element;
     };
     const all = document.createDocumentFragment();
-    all.append(end("input", "first", cells[0]), ...cells, end("output", "last", cells[count - 1]));
+    all.append(end("input", "first", cells[0], data.ends[0]), ...cells, end("output", "last", cells[count - 1], data.ends[1]));
     road.appendChild(all);
     listen(map, road, glass, data, cells);
     new ResizeObserver(() => settle(road)).observe(road);
