@@ -18,7 +18,8 @@ NAMES = {
     "norm": ("batch", "layer", "rms", "group", "instance", "weight", "local_response"),
     "activation": ("relu", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "mish", "swiglu"),
     "gate": ("g", "1-g", ""),
-    "pad": ("zero", "reflect"),
+    "pad": ("zero", "learned", "reflect"),
+    "pool": ("avg", "max", "upsample"),
 }
 
 
@@ -27,8 +28,8 @@ def side_ops(kind: str) -> st.SearchStrategy[Op]:
     named = [st.sampled_from(names).map(lambda d, k=k: Op(k, d)) for k, names in NAMES.items()]
     if kind == "weight":
         weights = [
-            st.builds(lambda p, w: Op("weight", p + w), st.sampled_from(["conv", "dwconv", "gconv"]), WINDOWS),
-            st.sampled_from(["linear", "attention", "conv", "lstm"]).map(lambda d: Op("weight", d)),
+            st.builds(lambda p, w: Op("weight", p + w), st.sampled_from(["conv", "convT", "dwconv", "gconv"]), WINDOWS),
+            st.sampled_from(["linear", "attention", "conv", "embedding", "lstm"]).map(lambda d: Op("weight", d)),
         ]
     else:
         weights = [WINDOWS.map(lambda w: Op("projection", w)), st.just(Op("projection", "linear"))]

@@ -60,6 +60,7 @@ _FIXED: Final = {
 _WINDOW: Final = re.compile(r"\d+(?:x\d+)*(?:/\d+(?:x\d+)*)?")
 _PREFIXED: Final = {
     ("weight", "conv"): "Conv",
+    ("weight", "convT"): "ConvT",
     ("weight", "dwconv"): "DWConv",
     ("weight", "gconv"): "GConv",
     ("projection", ""): "Conv",

@@ -292,6 +292,19 @@ def test_stems_and_heads_of_public_models(name: str, stem: str, head: str) -> No
     assert (found.stem.equation(), found.head.equation()) == (stem, head)
 
 
+def test_a_transposed_convolution_is_no_convolution() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Conv2d(4, 4, 3, padding=1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.relu(self.inner(x))
+
+    model = nn.Sequential(Wide(), nn.Conv2d(4, 4, 2, 2), Wide(), nn.ConvTranspose2d(4, 4, 4, 2, 1), Wide())
+    assert passed(model, torch.randn(1, 4, 8, 8)) == [None, ("1", "Conv2x2/2(x)"), ("3", "ConvT4x4/2(x)")]
+
+
 def test_where_nothing_stands_before_or_behind() -> None:
     found = skipway.inspect(nn.Sequential(Block(), Block()), torch.randn(5, D), structure_only=True)
     assert (found.stem, found.head) == (None, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from skipway.parts import OBSTACLES
 from skipway.report.escape import escaped, script_json
 from skipway.report.html_table import table
-from skipway.report.numbers import cosine, percent, short, span
+from skipway.report.numbers import cosine, counted, percent, short, span
 from skipway.report.road_signal import LEVELS, Signal, shade, signal
 
 if TYPE_CHECKING:
@@ -64,15 +64,13 @@ def _facts(pieces: Sequence[Stretch], noun: str, seen: Signal) -> str:
     if noun == "layer":
         facts = [("bad", "No way around", f"{len(main)} weighted layers, each on the road")]
     elif clean == len(main) and between:
-        places = "place" if between == 1 else "places"
-        facts = [
-            ("warning", f"{between} {places}", f"between {len(main)} clean units have something standing on the road")
-        ]
+        where = f"between {len(main)} clean units have something standing on the road"
+        facts = [("warning", counted(between, "place"), where)]
     elif clean == len(main):
         facts = [("good", "Clean road", f"nothing stands on it at any of {len(main)} units")]
     else:
         tone = "bad" if clean == 0 else "warning"
-        more = f", and {between} {'place' if between == 1 else 'places'} between them" if between else ""
+        more = f", and {counted(between, 'place')} between them" if between else ""
         facts = [(tone, f"{len(main) - clean} of {len(main)}", f"units have something standing on the road{more}")]
     if seen.rms_change is not None:
         facts.append(("signal", f"×{short(seen.rms_change)}", f"forward: stream rms, last {noun} against first"))

@@ -21,7 +21,7 @@ __all__ = ["Operation", "attributes", "flat_tensors", "operation"]
 _READ: Final = frozenset(
     {
         "alpha", "beta", "ceil_mode", "dim", "end", "groups", "kernel_size", "max_val", "min_val", "other", "p",
-        "scale", "start", "step", "stride", "train", "value",
+        "scale", "start", "step", "stride", "train", "transposed", "value",
     }
 )  # fmt: skip
 

@@ -327,7 +327,9 @@ class Describer:
         return Step("activation", name, i, start)
 
     def convolution(self, node: Node) -> str:
-        """A convolution of a branch, e.g. ``conv3x3/2``; depthwise and grouped ones are marked."""
+        """A convolution of a branch, e.g. ``conv3x3/2``; depthwise, grouped and transposed ones are marked."""
+        if node.attrs.get("transposed"):
+            return "convT" + self.window(node)
         groups = node.attrs.get("groups", 1)
         data = self.links.data_inputs(node)
         channels = self.nodes[data[0]].shape[1] if data and len(self.nodes[data[0]].shape) > 1 else 0
