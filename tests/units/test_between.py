@@ -292,6 +292,43 @@ def test_stems_and_heads_of_public_models(name: str, stem: str, head: str) -> No
     assert (found.stem.equation(), found.head.equation()) == (stem, head)
 
 
+class TwoOutputs(nn.Module):
+    """Two inputs, two streams' worth of layers before the units, two outputs behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.blocks = nn.Linear(4, D), nn.Linear(3, D), nn.Sequential(Block(), Block())
+        self.mask, self.box = nn.Linear(D, 2), nn.Linear(D, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.blocks(torch.tanh(self.first(x)) + self.second(y))
+        return torch.relu(self.mask(x)), self.box(x)
+
+
+def test_of_several_inputs_and_outputs_the_first() -> None:
+    found = skipway.inspect(TwoOutputs(), (torch.randn(5, 4), torch.randn(5, 3)), structure_only=True)
+    assert found.stem is not None
+    assert found.head is not None
+    assert (found.stem.equation(), found.head.equation()) == ("Tanh·Linear(x, …)", "ReLU·Linear(x)")
+
+
+def test_between_the_halves_of_reversible_blocks_nothing_is_told() -> None:
+    class Coupled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.f, self.g = (nn.Sequential(nn.LayerNorm(D), nn.Linear(D, D), nn.Tanh()) for _ in range(2))
+            self.norm = nn.LayerNorm(D)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, second = x.chunk(2, -1)
+            first = first + self.f(second)
+            return self.norm(torch.cat([first, second + self.g(first)], -1).unflatten(-1, (2, D))).flatten(-2)
+
+    found = skipway.inspect(nn.Sequential(Coupled(), Coupled()), torch.randn(5, 2 * D), structure_only=True)
+    assert found.units
+    assert all(u.before is None for u in found.units if u.form.stream == "pair")
+
+
 def test_a_transposed_convolution_is_no_convolution() -> None:
     class Wide(nn.Module):
         def __init__(self) -> None:
