@@ -13,7 +13,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from skipway.errors import MissingPackageError, ModelRunError, SkipwayError, UnknownNameError
-from skipway.models.load import load_model, load_weights, model_names, parse_input, read_batch, with_keywords
+from skipway.models.load import (
+    load_model,
+    load_weights,
+    model_names,
+    parse_input,
+    read_batch,
+    suggested_input,
+    with_keywords,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -395,6 +403,21 @@ def test_names_make_keywords() -> None:
     }
     mixed = parse_input("2,3;mask=mask:2", TwoInputs())
     assert set(mixed) == {"image", "mask"}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Conv1d(7, 4, 3), nn.Conv3d(2, 4, 3), nn.Sequential(nn.LayerNorm(9), nn.Linear(9, 3)),
+        nn.Sequential(nn.Embedding(30, 8), nn.Linear(8, 30)),
+    ],
+    ids=["grey images", "sound", "volumes", "vectors", "tokens"],
+)  # fmt: skip
+def test_an_input_that_is_suggested_runs(model: nn.Module) -> None:
+    batch = parse_input(suggested_input(model), model)
+    assert isinstance(batch, torch.Tensor)
+    model(batch)
 
 
 def test_the_same_words_give_the_same_numbers() -> None:

@@ -23,7 +23,15 @@ from skipway.cli.settings import ignored_rules
 from skipway.diagnostics.inspect import inspect
 from skipway.diagnostics.path_spectrum import path_spectrum
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
-from skipway.models.load import LoadedModel, load_model, parse_input, read_batch, to_floating, with_keywords
+from skipway.models.load import (
+    LoadedModel,
+    load_model,
+    parse_input,
+    read_batch,
+    suggested_input,
+    to_floating,
+    with_keywords,
+)
 from skipway.parts import Section
 from skipway.report import dumps, inspection_parts, inspection_report, proof_parts, write_html
 from skipway.report.console import show
@@ -217,7 +225,7 @@ def _batch(request: Request, loaded: LoadedModel) -> Batch:
     if batch is None:
         raise SkipwayError(
             f"{loaded.label} does not say what it is called with", "--input SHAPE or --batch FILE",
-            f"skipway inspect {loaded.label} --input 2,3,224,224",
+            f"skipway inspect {loaded.label} --input {suggested_input(loaded.model)}",
         )  # fmt: skip
     if request.kwargs is None:
         return batch

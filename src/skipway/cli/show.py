@@ -12,7 +12,7 @@ from skipway.designs import DESIGNS, DesignInfo
 from skipway.diagnostics.inspect import inspect
 from skipway.errors import SkipwayError
 from skipway.models import Net
-from skipway.models.load import load_model
+from skipway.models.load import load_model, suggested_input
 from skipway.models.memory import FEW, activation_bytes
 from skipway.parts import Table
 from skipway.report import inspection_parts
@@ -35,7 +35,7 @@ def run_show(name: str, batch_size: int) -> int:
     if loaded.batch is None:
         raise SkipwayError(
             f"{name} does not say what it is called with", "a model that names its input",
-            f"skipway inspect {name} --structure-only --input 2,3,224,224",
+            f"skipway inspect {name} --structure-only --input {suggested_input(loaded.model)}",
         )  # fmt: skip
     loaded.model.eval()
     batch = loaded.batch

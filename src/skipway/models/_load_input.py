@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
     from skipway.models._load_types import Batch
 
-__all__ = ["parse_input", "read_batch", "to_floating", "with_keywords"]
+__all__ = ["parse_input", "read_batch", "suggested_input", "to_floating", "with_keywords"]
 
 EXAMPLES: Final = "2,3,224,224 or ids:2,16 or 'input_ids=ids:2,16;attention_mask=mask:2,16'"
 # 4 GiB of floats: beyond this a size is a slip of the keyboard.
 _MOST_VALUES: Final = 2**30
+_SIDES: Final = {1: "256", 2: "224,224", 3: "16,64,64"}
 _KINDS: Final = ("float", "unit", "ids", "ones", "zeros", "mask")
 _ITEM: Final = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?:(?P<kind>[a-z]+)(?P<below>\d+)?:)?(?P<shape>\d+(?:,\d+)*),?"
@@ -64,6 +65,19 @@ def parse_input(text: str, model: nn.Module) -> Batch:
     if not named:
         return positional[0] if len(positional) == 1 else tuple(positional)
     return with_keywords(tuple(positional), named, model) if positional else named
+
+
+def suggested_input(model: nn.Module) -> str:
+    """What ``--input`` might be for a model that does not say it, read off the first layer that it holds."""
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            return "ids:2,16"
+        if isinstance(module, nn.Linear):
+            return f"2,{module.in_features}"
+        if isinstance(module, nn.modules.conv._ConvNd):  # noqa: SLF001  # their base class
+            sides = _SIDES.get(len(module.kernel_size), "224,224")
+            return f"2,{module.in_channels},{sides}"
+    return "2,3,224,224"
 
 
 def _make(kind: str, shape: list[int], below: int | None, model: nn.Module, generator: torch.Generator) -> Tensor:

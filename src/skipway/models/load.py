@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from skipway.models._load_code import import_object, load_code
 from skipway.models._load_hf import hf_names, load_hf
-from skipway.models._load_input import parse_input, read_batch, to_floating, with_keywords
+from skipway.models._load_input import parse_input, read_batch, suggested_input, to_floating, with_keywords
 from skipway.models._load_own import load_own, own_names
 from skipway.models._load_timm import load_timm, timm_names
 from skipway.models._load_tv import load_tv, tv_names
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch", "LoadedModel", "import_object", "load_model", "load_weights", "model_names", "parse_input",
-    "read_batch", "to_floating", "with_keywords",
+    "read_batch", "suggested_input", "to_floating", "with_keywords",
 ]  # fmt: skip
 
 _LOADERS: Final[Mapping[str, Callable[[str, int], LoadedModel]]] = {"tv": load_tv, "timm": load_timm, "hf": load_hf}
