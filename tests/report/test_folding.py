@@ -137,3 +137,13 @@ def test_units_that_differ_in_what_stands_before_them_alone_fold_between_it() ->
     assert [(s.label, s.count, s.place) for s in stream_map(units).stretches] == [
         ("b.0…4", 5, (0, 2)), ("b.1…5.n", 5, (1, 2)), ("b.5", 1, (0, 1)),
     ]  # fmt: skip
+
+
+def test_places_that_reach_over_several_modules_fold() -> None:
+    passed = (Op("weight", "linear"),)
+    units = [unit(k, f"b.{k}.0", UnitForm(branch=(Op("weight", "linear"),)), (2, 8)) for k in range(5)]
+    units = [
+        units[0],
+        *[replace(u, before=Passage(path=f"b.{u.index - 1}.1 … b.{u.index - 1}.3", ops=passed)) for u in units[1:]],
+    ]
+    assert [s.label for s in stream_map(units).stretches] == ["b.0…3.0", "b.0…3.1…3", "b.4.0"]

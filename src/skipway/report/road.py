@@ -24,7 +24,7 @@ __all__ = ["branch_share", "layer_map", "stream_map"]
 # A shortcut longer than this is named by letter too, so that the line stays readable.
 LONGEST_SHORTCUT: Final = 18
 # Stem and head have the line of input and output to themselves.
-LONGEST_END: Final = 40
+LONGEST_END: Final = 34
 _TAIL: Final = frozenset({"scale", "gate", "dropout", "drop_path"})
 _LONG_NUMBER: Final = re.compile(r"\d+\.\d{5,}(?:e[+-]?\d+)?")
 
@@ -81,8 +81,9 @@ def _outside(
     passages: Sequence[Passage], level: int, place: tuple[int, int], letters: _Letters, longest: int
 ) -> Stretch:
     """Passages that are alike; longer ones than `longest` are named by letter."""
+    places = [folded_label(p.path.split(" … ")) for p in passages]
     return Stretch(
-        label=folded_label([p.path for p in passages]), count=len(passages), place=place, level=level, kind="between",
+        label=folded_label(places), count=len(passages), place=place, level=level, kind="between",
         equation=letters.passage(passages[0], longest), after=_by_kind(passages[0].ops), proved=False,
     )  # fmt: skip
 

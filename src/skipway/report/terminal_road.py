@@ -59,20 +59,24 @@ def road(part: StreamMap) -> RenderableType:
         ]
         for s in part.stretches
     ]
-    limit = _label_limit(rows)
-    table.add_row(*_end("input", part.stem))
+    width = len(table.columns)
+    first, last = _end("input", part.stem, width), _end("output", part.head, width)
+    limit = _label_limit([first, *rows, last])
+    table.add_row(*first)
     for gutter, label, count, *rest in rows:
         table.add_row(gutter, RichText(_middle(str(label), limit)), count, *rest)
-    table.add_row(*_end("output", part.head))
+    table.add_row(*last)
     return Group(table, *_branches(part), *_legend(part, measured=measured))
 
 
-def _end(name: str, outside: Stretch | None) -> tuple[RichText, ...]:
-    """The line of input or output, with what stands there; it is on everybody's road, and shines less."""
-    if outside is None:
-        return RichText(ROAD), RichText(name, "dim")
-    signs = "".join(SIGNS[o.kind] for o in outside.after)
-    return RichText(signs, "dim"), RichText(name, "dim"), RichText(""), RichText(outside.equation, "dim")
+def _end(name: str, outside: Stretch | None, width: int) -> list[RichText | str]:
+    """The line of input or output, with what stands there: on everybody's road something does, and it shines less."""
+    signs = ROAD if outside is None else "".join(SIGNS[o.kind] for o in outside.after)
+    cells: list[RichText | str] = [
+        RichText(signs, "" if outside is None else "dim"), RichText(name, "dim"), "",
+        RichText("" if outside is None else outside.equation, "dim"),
+    ]  # fmt: skip
+    return [*cells, *[""] * (width - len(cells))]
 
 
 def _label_limit(rows: Sequence[Sequence[RichText | str]]) -> int:
