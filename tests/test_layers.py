@@ -9,13 +9,13 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "skipway"
 ORDER = [
-    "errors", "registry", "form", "parts", "spec", "report", "blocks", "designs", "models", "data", "trace", "units",
-    "diagnostics", "train", "study", "integrations", "cli",
+    "errors", "cores", "registry", "form", "parts", "spec", "report", "blocks", "designs", "models", "data", "trace",
+    "units", "diagnostics", "train", "study", "integrations", "cli",
 ]  # fmt: skip
 # They serve any nn.Module and so know nothing of ours.
 OURS = {"blocks", "designs", "models"}
 BANNED = {"trace": OURS, "units": OURS, "diagnostics": OURS}
-NO_TORCH = {"errors", "registry", "form", "parts", "spec", "report"}
+NO_TORCH = {"errors", "cores", "registry", "form", "parts", "spec", "report"}
 FILES = sorted(SOURCE.rglob("*.py"))
 
 

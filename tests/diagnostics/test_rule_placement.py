@@ -175,12 +175,13 @@ def test_a_deep_stream_whose_caller_norms_between_units_is_post_norm() -> None:
 
 
 def test_layers_that_the_caller_puts_between_convolutional_units() -> None:
-    model, batch = images(lambda b, x: x + b.branch(x), depth=64)
+    batch = torch.randn(4, C, 8, 8)
+    model, _ = images(lambda b, x: x + b.branch(x), depth=64)
     (relu,) = findings((followed_by(nn.ReLU, list(model.blocks)), batch))
     assert relu.rule == "relu-after-add-deep"
     assert relu.evidence["units"] == 63
     assert relu.evidence["cuts_per_entry"] > 1
-    model, batch = images(lambda b, x: x + b.branch(x))
+    model, _ = images(lambda b, x: x + b.branch(x))
     (norm,) = findings((followed_by(lambda: nn.BatchNorm2d(C), list(model.blocks)), batch))
     assert (norm.rule, norm.path) == ("norm-after-add", "0")
     assert norm.evidence["units"] == 5

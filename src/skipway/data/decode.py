@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from skipway.data.cores import cores
+from skipway.cores import cores
 from skipway.data.files import readable
 from skipway.errors import SkipwayError
 

@@ -21,7 +21,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from skipway.data.cores import cores
+from skipway.cores import cores
 from skipway.data.dataset import Dataset, Share
 from skipway.data.decode import Mode, as_array, in_mode, reported
 from skipway.data.info import DataInfo

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from skipway.data.cores import cores
+from skipway.cores import cores
 from skipway.errors import SkipwayError
 from skipway.report.shown import Shown
 from skipway.study.claim import CLAIMS, Bench, Claim, Judgement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from skipway.data.cores import cores
+from skipway.cores import cores
 from skipway.errors import SkipwayError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from skipway.cores import cores
 from skipway.data import open_data
-from skipway.data.cores import cores
 from skipway.models.load_for import load_for_run
 from skipway.train.check import check_trainable
 from skipway.train.evaluate import cross_entropy
