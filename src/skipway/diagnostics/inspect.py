@@ -23,7 +23,7 @@ from skipway.diagnostics.rules import Evidence, collect_wants, run_rules
 from skipway.diagnostics.trained import training_notes
 from skipway.diagnostics.words import loss_name, why_none, wrong_note
 from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
-from skipway.trace.batch import Batch, call_arguments, copied, describe, tensors_of, unwrapped
+from skipway.trace.batch import Batch, call_arguments, copied, describe, failed_on, tensors_of, unwrapped
 from skipway.trace.record import Trace, record
 from skipway.units.between import head, stem
 from skipway.units.describe import Described
@@ -164,11 +164,11 @@ def _inspected(
             try:
                 seen = look(inner, batch, trace.graph, wants, keep_parameters=keep)
             except (Exception, SystemExit) as error:
-                raise _failed_on(batch, error) from error
+                raise failed_on(batch, error) from error
             evidence = replace(evidence, seen=seen)
     findings, not_looked_at = run_rules(evidence)
     if trace.error is not None and not any(f.severity == "error" for f in findings):
-        raise _failed_on(batch, trace.error) from trace.error
+        raise failed_on(batch, trace.error) from trace.error
     notes += _notes_on(inner, trace, measured)
     if signal:
         told = any(f.rule in ("dead-op", "idle-block") for f in findings)
@@ -258,14 +258,7 @@ def _recorded(model: nn.Module, batch: Batch, *, addresses: bool, values: bool) 
     except SkipwayError:
         raise
     except (Exception, SystemExit) as error:
-        raise _failed_on(batch, error) from error
-
-
-def _failed_on(batch: Batch, error: BaseException) -> ModelRunError:
-    return ModelRunError(
-        f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
-        "an input that the model runs on: check shape, dtype and device",
-    )
+        raise failed_on(batch, error) from error
 
 
 def _measured(

@@ -13,10 +13,12 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from skipway.errors import SkipwayError
+from skipway.errors import ModelRunError, SkipwayError
 from skipway.trace.attributes import held_by
 
-__all__ = ["Batch", "Call", "call_arguments", "copied", "describe", "output_tensors", "tensors_of", "unwrapped"]
+__all__ = [
+    "Batch", "Call", "call_arguments", "copied", "describe", "failed_on", "output_tensors", "tensors_of", "unwrapped",
+]  # fmt: skip
 
 
 _DEPTH: Final = 6  # of objects in objects
@@ -124,6 +126,14 @@ def output_tensors(output: Any) -> list[torch.Tensor]:
         elif not isinstance(value, (*_PLAIN, nn.Module, type)):
             pending += [(v, depth + 1) for v in reversed(list(held_by(value).values()))]
     return found
+
+
+def failed_on(batch: Batch, error: BaseException) -> ModelRunError:
+    """The error to raise where a model raised `error` on a batch."""
+    return ModelRunError(
+        f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
+        "an input that the model runs on: check shape, dtype and device",
+    )
 
 
 def describe(batch: Batch) -> str:

@@ -11,7 +11,7 @@ from typing import Final
 __all__ = [
     "ACTIVATION", "ADD", "ADDS_AT", "ADDS_MATMUL", "ADDS_PRODUCT", "ATTENTION", "BATCHED_MATMUL", "CONVOLUTION",
     "DROPOUT", "HEAVY", "LOOKUP", "MATMUL", "MULTIPLY", "NORM", "PAD", "POINTWISE", "POOL", "RANDOM", "SLICE",
-    "SOURCELESS", "SUBSTANTIAL", "VIEW", "WEIGHTED", "WORKING", "activation_name", "norm_name",
+    "SOURCELESS", "SUBSTANTIAL", "TURNS", "VIEW", "WEIGHTED", "WORKING", "activation_name", "norm_name",
 ]  # fmt: skip
 
 
@@ -73,6 +73,8 @@ MULTIPLY: Final = _words("mul div multiply true_divide divide")
 ADD: Final = _words("add sub rsub subtract")
 # Sums at the places that an index names (stochastic depth on some of the samples, messages to nodes of a graph).
 ADDS_AT: Final = _words("index_add scatter_add scatter_reduce")
+# Dimensions in another order, the same numbers.
+TURNS: Final = _words("permute transpose t mT numpy_T movedim swapaxes swapdims")
 LOOKUP: Final = _words("embedding embedding_bag index index_select gather take")
 HEAVY: Final = (
     CONVOLUTION

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from skipway.errors import ModelRunError, SkipwayError
-from skipway.trace.batch import Batch, describe, unwrapped
+from skipway.errors import SkipwayError
+from skipway.trace.batch import Batch, describe, failed_on, unwrapped
 from skipway.trace.record import record
 from skipway.units.describe import Described
 from skipway.units.describe import describe as described_units
@@ -137,10 +137,7 @@ def locate(model: nn.Module, batch: Batch, *, proofs: bool = False) -> Located:
         except SkipwayError:
             raise
         except (Exception, SystemExit) as error:
-            raise ModelRunError(
-                f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
-                "an input that the model runs on: check shape, dtype and device",
-            ) from error
+            raise failed_on(batch, error) from error
         found = find(trace.graph)
         described = described_units(found)
         shown = [Proof(reason=_NOT_ASKED) for _ in described]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from skipway.errors import ModelRunError, SkipwayError
-from skipway.trace.batch import call_arguments, describe
+from skipway.errors import SkipwayError
+from skipway.trace.batch import call_arguments, failed_on
 
 if TYPE_CHECKING:
     from torch import nn
 
     from skipway.trace.batch import Batch
 
-__all__ = ["called", "failed_on"]
+__all__ = ["called"]
 
 
 def called(model: nn.Module, batch: Batch) -> Any:
@@ -33,11 +33,3 @@ def called(model: nn.Module, batch: Batch) -> Any:
         raise
     except Exception as error:
         raise failed_on(batch, error) from error
-
-
-def failed_on(batch: Batch, error: Exception) -> ModelRunError:
-    """The error to raise where a model raised `error`."""
-    return ModelRunError(
-        f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
-        "an input that the model runs on: check shape, dtype and device",
-    )

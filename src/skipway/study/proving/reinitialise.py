@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["reset_branches", "scale_branch_ends", "scale_values", "zero_branch_ends"]
 
 _SCORES = frozenset({"softmax", "safe_softmax"})
-_TURNS = frozenset({"t", "transpose", "permute", "mT", "numpy_T", "movedim", "swapaxes", "swapdims"})
 
 
 def zero_branch_ends(located: Located, units: Iterable[str]) -> int:
@@ -155,7 +154,7 @@ def _output_dim(name: str, unit: Described, links: Links) -> int:
                 continue
             turns = 0
             while value.op != "param":
-                turns += value.op in _TURNS
+                turns += value.op in ops.TURNS
                 value = next(links.nodes[j] for j in value.inputs if links.nodes[j].params & bit)
             return (is_right + turns) % 2
     return 0

@@ -17,8 +17,7 @@ from torch.nn import functional as F
 from skipway.data import open_data
 from skipway.errors import SkipwayError
 from skipway.spec import DataSpec
-from skipway.study.proving.calling import failed_on
-from skipway.trace.batch import call_arguments, copied, describe, output_tensors, tensors_of
+from skipway.trace.batch import call_arguments, copied, describe, failed_on, output_tensors, tensors_of
 from skipway.trace.preserve import preserved
 
 if TYPE_CHECKING:

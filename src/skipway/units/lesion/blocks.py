@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from skipway.errors import ModelRunError, SkipwayError, UnknownNameError
+from skipway.errors import SkipwayError, UnknownNameError
 from skipway.trace.attributes import named_modules
-from skipway.trace.batch import call_arguments, copied, describe
+from skipway.trace.batch import call_arguments, copied, describe, failed_on
 from skipway.trace.modules import eager
 from skipway.trace.preserve import preserved
 from skipway.units.lesion.influence import Influence
@@ -127,10 +127,7 @@ class BlockSites:
                 with Writes(snapshot):
                     self._model(*copied(args), **copied(kwargs))
             except Exception as error:
-                raise ModelRunError(
-                    f"the model failed on {describe(batch)}: {type(error).__name__}: {error}",
-                    "an input that the model runs on: check shape, dtype and device",
-                ) from error
+                raise failed_on(batch, error) from error
             self.writes_parameters = snapshot.parameters_written
         return called
 

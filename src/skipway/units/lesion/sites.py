@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["NoUnitsError", "Site", "Sites", "UnitSites"]
 
 _GONE: Final = Alteration(branch=0.0)
-_TURNS: Final = frozenset({"permute", "transpose", "t", "mT", "numpy_T", "movedim", "swapaxes", "swapdims"})
 
 
 class NoUnitsError(SkipwayError):
@@ -160,7 +159,7 @@ def _reads_channels_first(unit: Described, links: Links) -> bool:
         data = links.data_inputs(node) if node.op in ops.CONVOLUTION | ops.POOL else []
         if data and len(links.nodes[data[0]].shape) == len(links.nodes[x].shape):
             ways = (links.nodes[j].op for j in members(links.between(x, data[0])) if j != x)
-            if not any(op in _TURNS for op in ways):
+            if not any(op in ops.TURNS for op in ways):
                 return True
     return False
 
