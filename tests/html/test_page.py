@@ -162,6 +162,18 @@ def test_what_stands_between_units_is_on_the_road_and_counts_as_none(opened) -> 
     assert widths[9] == widths[10] != widths[8]  # what the next unit reads
 
 
+def test_a_long_passage_is_written_out_under_its_letter(opened) -> None:
+    whole = examples.transitions()
+    passed = whole.units[8].before
+    assert passed is not None
+    long = replace(passed, ops=(*passed.ops, examples.BN, examples.RELU, examples.conv("3x3")))
+    units = [replace(u, before=long) if u.index == 8 else u for u in whole.units]
+    shown = opened(the_map(replace(whole, units=units)))
+    shown.units().nth(9).hover()
+    for text in ("x' = B(x, …)", "B = Conv3x3·ReLU·BN·Conv2x2/2·LN"):
+        assert text in shown.glass()
+
+
 def test_pointing_shows_the_numbers(opened) -> None:
     shown = opened(the_map(examples.resnet50()))
     assert shown.page.locator(".glass.open").count() == 0

@@ -1,7 +1,7 @@
 """`skipway predict`: what a trained run says of images."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,9 +33,9 @@ def predict_command(
     transform, net = found.transform(), found.model()
     with torch.inference_mode():
         odds = torch.cat([net(transform(path)).double().softmax(1) for path in images])
-    values, places = odds.topk(min(top, odds.shape[1]))
+    values, places = odds.topk(top)
     names = found.classes or tuple(map(str, range(classes)))
-    said = [
+    said: list[dict[str, Any]] = [
         {"image": str(path), "classes": [names[k] for k in row], "probabilities": probabilities}
         for path, row, probabilities in zip(images, places.tolist(), values.tolist(), strict=True)
     ]
@@ -43,8 +43,11 @@ def predict_command(
         print(dumps({"schema": "skipway.prediction/1.0", "run": str(run), "model": found.spec.model, "images": said}))
         return 0
     rows = tuple(
-        (str(path), *(f"{names[k]} {100 * p:.1f} %" for k, p in zip(row, probabilities, strict=True)))
-        for path, row, probabilities in zip(images, places.tolist(), values.tolist(), strict=True)
+        (
+            one["image"],
+            *(f"{name} {100 * p:.1f} %" for name, p in zip(one["classes"], one["probabilities"], strict=True)),
+        )
+        for one in said
     )
     show([Table(columns=("image", "class", *(f"{k}." for k in range(2, top + 1))), rows=rows)])
     return 0

@@ -77,7 +77,8 @@ class ImageFiles(Dataset):
         self._files = _taken(folders.train, spec.train_size, "train", spec.name)
         self._test_files = _taken(folders.test, spec.test_size, "test", spec.name)
         self._fixed = balanced(torch.tensor([label for _, label in self._files]), "sample")
-        self._shift, self._scale = self._measure(folders.train, spec)
+        self.preparation = made = self._measure(folders.train, spec)
+        self._shift, self._scale = (t.permute(2, 0, 1)[None].to(self.device) for t in (made.shift, made.scale))
         self.info = DataInfo(
             name=spec.name,
             task="image",
@@ -91,17 +92,15 @@ class ImageFiles(Dataset):
             fingerprint=self._fingerprint(folders.root),
         )
 
-    def _measure(self, files: Sequence[Labelled], spec: DataSpec) -> tuple[Tensor, Tensor]:
-        """What to subtract and to multiply with, each broadcasting to (N, C, S, S)."""
+    def _measure(self, files: Sequence[Labelled], spec: DataSpec) -> Preparation:
+        """How inputs are made of the images: with the mean and the deviation of some of them."""
         chosen = balanced(torch.tensor([label for _, label in files]), "statistics")[:_STATISTICS]
         loader = self._loader(files, middle_view(self._side), _fixed(chosen.split(32)))
         numbers = statistics(torch.cat([pixels for pixels, _ in _checked(loader)]), spec.normalize)
-        shift, scale = numbers.mean.float(), (1 / numbers.std).float()
-        self.preparation = Preparation(
-            mode=self._mode, height=self._side, width=self._side, margin=True, shift=shift, scale=scale
-        )
-        shift, scale = (t.permute(2, 0, 1)[None].to(self.device) for t in (shift, scale))
-        return shift, scale
+        return Preparation(
+            mode=self._mode, height=self._side, width=self._side, margin=True,
+            shift=numbers.mean.float(), scale=(1 / numbers.std).float(),
+        )  # fmt: skip
 
     def _fingerprint(self, root: Path) -> str:
         """Of the files' places and labels, and of mean and deviation; reading all content may take hours.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["road"]
 
-_LETTER: Final = re.compile(r"(?:^|[ ·(])([A-Z]+)\(x\)")
+_LETTER: Final = re.compile(r"(?:^|[ ·(])([A-Z]+)\(x[,)]")
 _MEANING: Final = (
     "rms: of the stream. share: of the branch in branch + shortcut, rms. cosine: between the two. alike: mean cosine "
     "between tokens (images: channels) behind the unit. gradient: norm of that of the loss at the stream."

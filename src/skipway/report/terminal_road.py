@@ -55,7 +55,7 @@ def road(part: StreamMap) -> RenderableType:
             s.label,
             _count(s, brackets=brackets),
             _equation(s, doubts=doubts),
-            *(_nothing(s) if s.kind == "between" and measured else numbers(s)),
+            *numbers(s),
         ]
         for s in part.stretches
     ]
@@ -96,16 +96,13 @@ def _count(stretch: Stretch, *, brackets: bool) -> str:
 
 
 def _numbers(stretch: Stretch) -> tuple[str, ...]:
-    """In the order of `_COLUMNS`."""
+    """In the order of `_COLUMNS`; between two units nothing is measured that does not stand at the next one."""
+    if stretch.kind == "between":
+        return ("",) * len(_COLUMNS)
     return (
         span(stretch.stream_rms), percent(stretch.branch_share), cosine(stretch.cosine), cosine(stretch.similarity),
         span(stretch.grad),
     )  # fmt: skip
-
-
-def _nothing(_stretch: Stretch) -> tuple[str, ...]:
-    """Between two units nothing is measured that does not stand at the next one."""
-    return ("",) * len(_COLUMNS)
 
 
 def _no_numbers(_stretch: Stretch) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from skipway.form import Op
 from skipway.trace import ops
-from skipway.trace.ops import LOOKUP
 from skipway.units.describe import Describer
 from skipway.units.links import members
 from skipway.units.passage import Passage
@@ -126,7 +125,7 @@ def _passage(
     """
     links, region = describer.links, members(bits & ~(1 << start))
     passed = describer.line(end, replace(unit, x=start, base=start, reads=None, region=frozenset(region)))
-    if bits >> start & 1 and links.nodes[start].op in LOOKUP:
+    if bits >> start & 1 and links.nodes[start].op in ops.LOOKUP:
         region, passed = [start, *region], (Op("weight", "embedding"), *passed)
     if not passed:
         return None

@@ -167,15 +167,8 @@ class Describer:
 
     def pooling(self, node: Node, source: Node) -> str:
         """Kind, kernel and stride of a pooling operation, e.g. ``avg2x2/2``."""
-        kind = (
-            "max"
-            if "max" in node.op
-            else "avg"
-            if "avg" in node.op or node.op == "mean"
-            else "upsample"
-            if "upsample" in node.op
-            else "max"
-        )
+        averages = "avg" in node.op or node.op == "mean"
+        kind = "avg" if averages else "upsample" if "upsample" in node.op else "max"
         kernel = node.attrs.get("kernel_size")
         if not kernel:
             return kind

@@ -13,7 +13,7 @@
   };
   // Where no branch leads around, nothing stands above the road.
   const BARE = { large: 26, medium: 20, small: 16 };
-  const NAMES = { long_skip: "long skip", injection: "injection", cell: "cell", merge: "merge", layer: "weighted layer", between: "between units" };
+  const NAMES = { long_skip: "long skip", injection: "injection", cell: "cell", merge: "merge" };
   // What has no branch that leads around.
   const bare = (form) => form.kind === "layer" || form.kind === "between";
   const kindName = (kind) => kind.replace("_", "-");
@@ -144,7 +144,7 @@
     html("b", "", row[2], who);
     html("span", "", `${number(data, row, form)}${row[13] > 1 ? ` (${row[13]} alike)` : ""}`, who);
     if (data.shapes[row[1]]) html("span", "", data.shapes[row[1]], who);
-    if (NAMES[form.kind] && !bare(form)) html("span", "", NAMES[form.kind], who);
+    if (NAMES[form.kind]) html("span", "", NAMES[form.kind], who);
     if (row[3]) html("span", "", `inside a branch, level ${row[3]}`, who);
     if (data.proofs && !row[4] && !bare(form)) html("span", "", "not proved", who);
     if (form.kind !== "layer") chain("div", "equation", `x' = ${form.equation}`, glass);
