@@ -21,7 +21,7 @@ def settings(budget: Budget) -> RunSpec:
     if budget != "standard":
         return plain
     return replace(
-        plain, data=DataSpec(name="cifar10"), recipe=replace(find_recipe("quick"), steps=6000), test_every=1000
+        plain, data=DataSpec(name="cifar10"), recipe=replace(find_recipe("quick"), steps=3000), test_every=500
     )
 
 
@@ -44,7 +44,7 @@ add_study(
         published="test error %, CIFAR-10, ResNet-110, median of 5 runs",
         scaled={
             "quick": "56 layers on scikit-learn's digits, 150 steps of 64",
-            "standard": "56 layers, CIFAR-10 at 32 pixels, 6,000 steps of 128, one-cycle rate, one seed",
+            "standard": "56 layers, CIFAR-10 at 32 pixels, 3,000 steps of 128, one-cycle rate, one seed",
         },
     )
 )
