@@ -22,14 +22,16 @@ def judged(outcome: StudyOutcome) -> Judgement:
     fails = all(math.isinf(ranks[bias]) for bias in ranks if bias >= -5)
     near = math.isfinite(ranks[best]) and best in (-6, -7)
     decides = math.isinf(ranks[0]) and math.isfinite(ranks[best])
+    trains = ", ".join(str(bias) for bias in ranks if math.isfinite(ranks[bias]))
     verdict: Verdict = "holds" if fails and near else "holds only if" if decides else "does not hold"
     return Judgement(
         verdict=verdict,
-        condition=f"that it decides is meant, not where: here the best bias is {best}"
+        condition=f"that it decides is meant, not where: biases that train here are {trains}"
         if verdict == "holds only if"
         else "",
         figure="; ".join(f"b = {bias}: {error_words(row)}" for bias, row in rows.items()),
-        words="Published: fails from 0 down to -5, 8.70 % at -6, 9.81 % at -7.",
+        words="Published: fails from 0 down to -5, 8.70 % at -6, 9.81 % at -7. At the budget standard each bias "
+        "has one seed; table 1 has three of 0, -6 and -7.",
         numbers=row_numbers(outcome.rows),
         parts=drawn(outcome),
     )
